@@ -1,0 +1,19 @@
+"""What every test process needs before it imports JAX: the CPU, eight simulated devices, one compile cache."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import runner
+
+# Set before any test module can import JAX; subprocesses of `runner` get the same, with one device unless they ask.
+os.environ.update(runner.environment(num_devices=8))
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[runner.Runner]:
+    """Start `python -m jaxtrain ...` in `tmp_path`; whatever still runs at the end of the test is killed."""
+    with runner.Runner(cwd=tmp_path) as started:
+        yield started
