@@ -11,8 +11,8 @@
 A program runs in `tmp_path` (`cwd=` overrides it), in a session of its own, with no standard input, on the CPU with one
 device (`num_devices=` overrides it), with `env=` added to the environment (None removes a variable). Its output goes to
 files, so a full pipe never stops it and a killed run still shows what it said. When the time is over, `finish` and
-`wait_for` raise `TimedOutError` with that output. At the end of the test every process of every session that was started
-is killed, by process id: also workers whose parent was killed.
+`wait_for` raise `TimedOutError` with that output. At the end of the test every process of every session that was
+started is killed, by process id: also workers whose parent was killed.
 """
 
 import dataclasses
