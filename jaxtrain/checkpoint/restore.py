@@ -1,0 +1,42 @@
+"""Reading a state out of a checkpoint, onto the devices that the wanted state names."""
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+from jaxtrain.checkpoint import leaves
+from jaxtrain.checkpoint.manifest import Manifest
+from jaxtrain.errors import CheckpointError
+from jaxtrain.typing import PyTree
+
+ITEM_NAME = "default"  # where Orbax's own CheckpointManager puts a single item: its tools can read our checkpoints
+
+
+def read_state(path: pathlib.Path, manifest: Manifest, abstract_state: PyTree) -> PyTree:
+    """Restore a verified checkpoint into the structure, shardings, shapes and dtypes of `abstract_state`.
+
+    Its leaves are `jax.ShapeDtypeStruct` with a sharding, or arrays; without a sharding, the first local device. Raises
+    CheckpointError when a leaf differs from what was saved. Orbax would cast a dtype without a word.
+    """
+    wanted = leaves.named(abstract_state)
+    leaves.check_same(dict(manifest.leaves), leaves.describe(wanted), f"The checkpoint {path}")
+    # Straight from the item: the files beside it, which the manifest cannot cover, are not even opened.
+    abstract = {name: _placed(leaf) for name, leaf in leaves.stored(wanted).items()}
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            restored = checkpointer.restore(path / ITEM_NAME, abstract) if abstract else {}
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"The checkpoint {path} verifies but cannot be read: {error}") from error
+    filled = [restored[name] if name in restored else _empty(leaf) for name, leaf in wanted.items()]
+    return jax.tree.unflatten(jax.tree.structure(abstract_state), filled)
+
+
+def _placed(leaf: jax.Array | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    sharding = leaf.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _empty(leaf: jax.Array | jax.ShapeDtypeStruct) -> jax.Array:
+    return jax.device_put(jnp.zeros(leaf.shape, leaf.dtype), _placed(leaf).sharding)
