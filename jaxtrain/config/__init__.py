@@ -1,0 +1,52 @@
+"""The config of a run: its schema, and the static stage of its validation. Imports no jax."""
+
+from jaxtrain.config.coerce import Text
+from jaxtrain.config.overrides import Draft, split_argv, unknown_flags
+from jaxtrain.config.parse import Parsed, from_dict, parse
+from jaxtrain.config.plain import config_hash, default_config, flatten, to_dict
+from jaxtrain.config.schema import (
+    Accumulation,
+    Checkpoint,
+    Config,
+    Data,
+    Eval,
+    EvalData,
+    Log,
+    Mesh,
+    NonFinite,
+    Optimizer,
+    Precision,
+    Preemption,
+    Schedule,
+    Sharding,
+    Spec,
+)
+
+__all__ = [
+    "Accumulation",
+    "Checkpoint",
+    "Config",
+    "Data",
+    "Draft",
+    "Eval",
+    "EvalData",
+    "Log",
+    "Mesh",
+    "NonFinite",
+    "Optimizer",
+    "Parsed",
+    "Precision",
+    "Preemption",
+    "Schedule",
+    "Sharding",
+    "Spec",
+    "Text",
+    "config_hash",
+    "default_config",
+    "flatten",
+    "from_dict",
+    "parse",
+    "split_argv",
+    "to_dict",
+    "unknown_flags",
+]

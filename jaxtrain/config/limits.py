@@ -1,0 +1,120 @@
+"""What a value of a config may be beyond its type: each limit says it, checks it and knows the nearest right value."""
+
+import dataclasses
+import difflib
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxtrain import duration
+
+MAX_COUNT = 2**63 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Limit:
+    """Stands in the annotation of a field: `Annotated[int, at_least(1)]`.
+
+    nearest: gives the right value closest to a wrong one of the right type, or None where there is none.
+    """
+
+    allowed: str
+    accepts: Callable[[Any], bool]
+    nearest: Callable[[Any], Any]
+
+
+def between(low: float, high: float) -> Limit:
+    """Finite numbers from `low` to `high`."""
+    span = f"{low:g} or more" if high >= MAX_COUNT else f"from {low} to {high}"
+    words = f"must be finite and {span}" if isinstance(low, float) else f"must be {span}"
+
+    def nearest(value: Any) -> Any:
+        return None if not math.isfinite(value) else type(value)(min(max(value, low), high))
+
+    return Limit(words, lambda value: math.isfinite(value) and low <= value <= high, nearest)
+
+
+def at_least(low: float) -> Limit:
+    """Finite numbers from `low` up."""
+    return between(low, MAX_COUNT)
+
+
+def rest_or_count() -> Limit:
+    """The size of a mesh axis: 1 or more, or -1."""
+    return Limit(
+        "must be 1 or more, or -1 for all devices that the other axes leave",
+        lambda value: value == -1 or 1 <= value <= MAX_COUNT,
+        lambda value: 1 if value == 0 else -1 if value < 0 else MAX_COUNT,
+    )
+
+
+def one_of(*choices: str) -> Limit:
+    """One of a few words."""
+
+    def nearest(value: str) -> str | None:
+        return next(iter(difflib.get_close_matches(value, choices, 1, 0.3)), None)
+
+    return Limit("must be one of " + ", ".join(choices), lambda value: value in choices, nearest)
+
+
+def length(*, empty: str = "", time: bool = True) -> Limit:
+    """A duration. `empty` says what "" means; without it a duration is required. `time`: may it be hours?"""
+    words = f"must be {duration.ALLOWED}"
+    if not time:
+        words = words.removesuffix(' or "8 hours"') + ", and no time"
+    if empty:
+        words += f', or "" ({empty})'
+
+    def accepts(value: str) -> bool:
+        try:
+            parsed = duration.Duration.parse(value)
+        except ValueError:
+            return False
+        return bool(empty) if parsed is None else time or not parsed.is_time
+
+    def nearest(value: str) -> str:
+        if empty and not value.strip():
+            return ""
+        guess = duration.nearest(value)
+        return guess if accepts(guess) else "1000 steps"
+
+    return Limit(words, accepts, nearest)
+
+
+def import_path(example: str, *, empty: str = "") -> Limit:
+    """The import path of a target, or from Python the object itself. `empty` says what "" means, if it is allowed."""
+    words = f'must be an import path "package.module:Name", such as "{example}"'
+    if empty:
+        words += f', or "" ({empty})'
+
+    def accepts(value: Any) -> bool:
+        if not isinstance(value, str):
+            return value is not None and not isinstance(value, bool | int | float | bytes | tuple | list | set | dict)
+        return bool(empty) if value == "" else _IMPORT_PATH.fullmatch(value) is not None
+
+    def nearest(value: Any) -> str | None:
+        text = value.strip() if isinstance(value, str) else ""
+        if not text:
+            return None
+        module, _, name = text.rpartition(".")
+        candidates = (text.replace("::", ":"), f"{module}:{name}", f"{example.partition(':')[0]}:{text}", example)
+        return next(candidate for candidate in candidates if accepts(candidate))
+
+    return Limit(words, accepts, nearest)
+
+
+_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def words(allowed: str, pattern: str, *, reserved: Sequence[str] = ()) -> Limit:
+    """Text of a pattern: `allowed` says it in words. Used for names that become parts of paths, keys and flags."""
+
+    def accepts(value: str) -> bool:
+        return re.fullmatch(pattern, value, re.ASCII) is not None and value not in reserved
+
+    def nearest(value: str) -> str | None:
+        kept = "_".join(re.findall(r"[a-z0-9]+", value.lower()))
+        return next((name for name in (kept, f"{kept}_set") if accepts(name)), None)
+
+    return Limit(f"must be {allowed}" + "".join(f', not "{word}"' for word in reserved), accepts, nearest)

@@ -1,0 +1,100 @@
+"""The flags of a config: `--config=F[:variant]` and `--config.a.b=value`, in any order."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ml_collections import config_dict
+
+from jaxtrain.config import raw as raw_values
+from jaxtrain.config.coerce import Text
+from jaxtrain.errors import ConfigError, Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    """A config before it is read: nested data, the dotted keys that flags set, and problems known so far."""
+
+    raw: Any
+    flags: frozenset[str] = frozenset()
+    problems: tuple[Problem, ...] = ()
+
+
+def split_argv(argv: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
+    """Split arguments into the config argument, overrides as "a.b=value", and all others.
+
+    Accepts `--config=F` and `--config F`, `--config.a.b=v` and `--config.a.b v`. Raises ConfigError for a flag that
+    lacks its value.
+    """
+    argument, overrides, rest = None, [], []
+    problems = []
+    waiting = iter(argv)
+    for flag in waiting:
+        name, equals, value = flag.partition("=")
+        if name != "--config" and not name.startswith("--config."):
+            rest.append(flag)
+            continue
+        if not equals:
+            following = next(waiting, None)
+            if following is None or following.startswith("--"):
+                problems.append(Problem(name, "", "needs a value", f"Write {name}=VALUE."))
+                rest.extend([following] if following is not None and not following.startswith("--config") else [])
+                continue
+            value = following
+        if name == "--config":
+            argument = value
+        else:
+            overrides.append(f"{name.removeprefix('--config.')}={value}")
+    if problems:
+        raise ConfigError(problems)
+    return argument, overrides, rest
+
+
+def unknown_flags(rest: Sequence[str], known: Sequence[str]) -> list[Problem]:
+    """The problems of arguments that are none of the `known` flags ("--workdir")."""
+    problems = []
+    for argument in rest:
+        name, _, value = argument.partition("=")
+        if name in known:
+            continue
+        close = difflib.get_close_matches(name, [*known, "--config"], 1, 0.6)
+        fix = f"Use {close[0]}={raw_values.shown(value)}." if close else ""
+        problems.append(
+            Problem(name if name.startswith("--") else f"--{name}", raw_values.shown(value), "is not a flag", fix)
+        )
+    return problems
+
+
+def apply(values: Mapping[str, Any] | config_dict.ConfigDict, overrides: Sequence[str]) -> Draft:
+    """Set overrides over the values of a config file; later ones win. A key need not exist yet."""
+    nested, problems = raw_values.clean(values)
+    flags = set()
+    for override in overrides:
+        key, _, text = override.partition("=")
+        value, secrets = raw_values.clean_text(Text(text), key)
+        problems += secrets
+        problem = _set(nested, key, value)
+        if problem is None:
+            flags.add(key)
+        else:
+            problems.append(problem)
+    return Draft(nested, frozenset(flags), tuple(problems))
+
+
+def _set(nested: dict[str, Any], key: str, text: str) -> Problem | None:
+    *groups, name = key.split(".")
+    if not name or not all(groups):
+        return Problem(key, raw_values.shown(text), "is not a key: names are joined by single dots")
+    for depth, group in enumerate(groups):
+        inner: Any = nested.setdefault(group, {})
+        if not isinstance(inner, dict):
+            above = ".".join(groups[: depth + 1])
+            return Problem(key, raw_values.shown(text), f"--config.{above} is a value and has no keys")
+        nested = inner
+    old = nested.get(name)
+    if isinstance(old, dict) and "type" in old and not text.lstrip().startswith("{"):
+        fix = f"Use --config.{key}.type={raw_values.shown(text)}."
+        return Problem(key, raw_values.shown(text), "is a group of keys, one of which is its type", fix)
+    nested[name] = text
+    return None

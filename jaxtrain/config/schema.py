@@ -1,0 +1,210 @@
+"""Every key of a config, its type, its limits and its default: the only place where a default stands.
+
+A class with `options` is open: every key that is not one of its fields is an option of what its `type` names.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from jaxtrain.config import limits
+
+Count = Annotated[int, limits.at_least(1)]
+CountOrZero = Annotated[int, limits.at_least(0)]
+Size = Annotated[int, limits.rest_or_count()]
+Dtype = Annotated[str, limits.one_of("float32", "bfloat16", "float16")]
+Options = Mapping[str, Any]
+Name = limits.words("letters, digits, - and _", r"[A-Za-z0-9_-]+")
+EvalName = limits.words("lower-case letters, digits and _", r"[a-z0-9_]+", reserved=("train",))
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """Anything pluggable."""
+
+    # What to build: "package.module:Name"; from Python also the object itself, which then takes no options.
+    type: Annotated[Any, limits.import_path("my_package.my_module:MyClass")] = ""
+    # What the signature of `type` takes; a nested Spec is built first.
+    options: Options = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """The examples to train on."""
+
+    # The source: an object with `__len__` and `__getitem__`.
+    type: Annotated[Any, limits.import_path("jaxtrain.data.text:TextFiles")] = ""
+    # What the signature of `type` takes.
+    options: Options = dataclasses.field(default_factory=dict)
+    # Applied to each example, in this order.
+    transforms: Annotated[Mapping[str, Spec], Name] = dataclasses.field(default_factory=dict)
+    # Draw a new order of the examples for each epoch.
+    shuffle: bool = True
+    # Processes that read and transform examples; 0 uses threads.
+    num_workers: CountOrZero = 0
+    # Batches prepared ahead of the step that takes them.
+    prefetch: Count = 2
+    # Examples that may fail to read before the run ends; they are left out and counted.
+    max_bad_examples: CountOrZero = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalData:
+    """The examples to evaluate on."""
+
+    # The source; "" takes `data.type` and `data.options`, over which the options here win.
+    type: Annotated[Any, limits.import_path("jaxtrain.data.text:TextFiles", empty="as in data")] = ""
+    # What the signature of `type` takes.
+    options: Options = dataclasses.field(default_factory=dict)
+    # Applied to each example, in this order; those of `data` are not.
+    transforms: Annotated[Mapping[str, Spec], Name] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Eval:
+    """One evaluation. Its name is its `split` in metrics.jsonl."""
+
+    data: EvalData = EvalData()
+    # Time between evaluations; "" evaluates only after the last step.
+    every: Annotated[str, limits.length(empty="only after the last step")] = ""
+    # Examples per batch; 0 takes the batch size of training.
+    batch_size: CountOrZero = 0
+    # Batches to evaluate on; 0 takes all.
+    num_batches: CountOrZero = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """What turns gradients into updates."""
+
+    # Any function that returns an optax.GradientTransformation.
+    type: Annotated[Any, limits.import_path("optax:adamw")] = "optax:adamw"
+    # The peak; `schedule` is a factor of it.
+    learning_rate: Annotated[float, limits.at_least(0.0)] = 1e-3
+    # What the signature of `type` takes.
+    options: Options = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """The factor of the learning rate at each step."""
+
+    # Any function that returns a function of the step.
+    type: Annotated[Any, limits.import_path("jaxtrain.optimizers:constant")] = "jaxtrain.optimizers:constant"
+    # Time in which the factor rises from 0 to 1.
+    warmup: Annotated[str, limits.length(empty="none", time=False)] = ""
+    # What the signature of `type` takes.
+    options: Options = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Accumulation:
+    """How the gradient of a batch is summed up."""
+
+    # Slices of a batch that pass through the model one after the other.
+    microbatches: Count = 1
+    # Who sums: optax.MultiSteps or one fused scan. The numbers are the same.
+    engine: Annotated[str, limits.one_of("multisteps", "fused")] = "multisteps"
+
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """Floating-point types."""
+
+    # Parameters, moments and sums.
+    params: Dtype = "float32"
+    # What the model computes in.
+    compute: Dtype = "float32"
+
+
+@dataclasses.dataclass(frozen=True)
+class NonFinite:
+    """What happens when a loss or gradient is NaN or infinite: the update is always left out."""
+
+    # End the run, or go on with the next batch.
+    policy: Annotated[str, limits.one_of("stop", "skip")] = "stop"
+    # Skipped steps in a row that end the run.
+    limit: Count = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+    """Devices along each axis; one may be -1, the rest. The product is the device count."""
+
+    # Groups of devices that hold the same parameters and different examples.
+    data: Size = -1
+    # Devices that share the parameters out among them.
+    fsdp: Size = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharding:
+    """Which arrays are shared out."""
+
+    # Elements below which an array is kept whole on each device.
+    min_size: CountOrZero = 65536
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """When the state is saved and what is kept."""
+
+    # Time between checkpoints; one is also made at the end.
+    every: Annotated[str, limits.length(empty="only at the end")] = "1000 steps"
+    # Newest checkpoints to keep.
+    keep_last: Count = 2
+    # Keep one checkpoint of each such stretch for ever.
+    keep_every: Annotated[str, limits.length(empty="none", time=False)] = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Log:
+    """What is written while training."""
+
+    # Time between train lines of metrics.jsonl.
+    every: Annotated[str, limits.length(empty="never")] = "10 steps"
+    # Also write TensorBoard event files.
+    tensorboard: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Preemption:
+    """What happens on SIGTERM, SIGUSR1 and Ctrl-C."""
+
+    # Seconds from the signal in which the run must have saved and ended.
+    grace_secs: Annotated[float, limits.at_least(0.0)] = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """One experiment."""
+
+    # Name of the run, and of its default workdir runs/<name>; "" takes the stem of the config file.
+    name: Annotated[str, limits.words("a file name", r"([A-Za-z0-9_][A-Za-z0-9_.,=+-]*)?")] = ""
+    # Everything random follows from it.
+    seed: Annotated[int, limits.between(0, 2**32 - 1)] = 0
+    # How long to train.
+    duration: Annotated[str, limits.length()] = ""
+    # Examples per step, over all devices and microbatches.
+    batch_size: Count = 32
+    # Where compiled programs are kept: a directory, "auto" for one of this user's own, "" for nowhere.
+    compile_cache: str = "auto"
+    # Use only operations that give the same bits each time.
+    deterministic: bool = True
+    task: Spec = Spec()
+    data: Data = Data()
+    evals: Annotated[Mapping[str, Eval], EvalName] = dataclasses.field(default_factory=dict)
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    # Largest global norm of a gradient, of which longer ones keep the direction; 0 does not clip.
+    clip_norm: Annotated[float, limits.at_least(0.0)] = 0.0
+    accumulation: Accumulation = Accumulation()
+    precision: Precision = Precision()
+    nonfinite: NonFinite = NonFinite()
+    mesh: Mesh = Mesh()
+    sharding: Sharding = Sharding()
+    checkpoint: Checkpoint = Checkpoint()
+    log: Log = Log()
+    # Run in this order after each step.
+    callbacks: Annotated[Mapping[str, Spec], Name] = dataclasses.field(default_factory=dict)
+    preemption: Preemption = Preemption()
