@@ -1,0 +1,208 @@
+"""The one pipeline from a source to batches: Grain reads ahead, in threads or processes; rows become batches here."""
+
+import dataclasses
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import cloudpickle
+import grain
+import numpy as np
+
+from jaxtrain.data.order import Order
+from jaxtrain.data.reader import Arrays, BadExample, Reader, empty_batch, read_template
+from jaxtrain.data.workers import prepare_parent, start_worker
+from jaxtrain.errors import DataError, ExampleError, StoppedError
+
+_ENDLESS = 2**56  # "batches" of a repeated source: Grain wants a length
+_MAX_THREADS = 16
+_CLOSE_SECS = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedBatch:
+    """The rows of one batch that this process holds.
+
+    arrays: each [local_batch, ...]; "mask" is always there and False on padding and bad rows.
+    num_bad: how many of these rows were bad examples.
+    """
+
+    arrays: Arrays
+    num_bad: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Blocks:
+    """Grain's source: element j is the positions of one block of rows, `blocks_per_batch` blocks after another a batch.
+
+    Grain takes some 0.2 ms an element with threads, so elements are blocks of rows rather than single examples.
+    """
+
+    start: int
+    batch_size: int
+    blocks: tuple[np.ndarray, ...]
+    num_batches: int
+
+    def __len__(self) -> int:
+        return self.num_batches * len(self.blocks)
+
+    def __getitem__(self, number: int) -> np.ndarray:
+        batch, block = divmod(number, len(self.blocks))
+        return self.blocks[block] + (self.start + batch * self.batch_size)
+
+
+class Loader(Iterator[LoadedBatch]):
+    """Iterator of batches; the same bytes for any `num_workers` and `prefetch`.
+
+    source: `__len__` and `__getitem__(i) -> dict[str, np.ndarray]`.
+    transforms: objects with `map(example)` or `random_map(example, rng)`, applied in order. `rng` depends on the seed
+        and the example's position alone.
+    rows: the row numbers of each batch that this process holds. Row r of batch i is position
+        start + i * batch_size + r. None: all of them.
+    start: position of the first example of the first batch; any is reached at once.
+    repeat: True: epoch after epoch without end, batches run across epochs. False: each example once, the last
+        batch padded.
+    num_workers: processes that read; 0 reads in threads of this one.
+    prefetch: batches read ahead; 0 reads when asked (only without workers).
+    max_bad_examples: how many examples may fail to be read; a failed one is a row of zeros with mask False.
+    num_bad: how many failed before, in an earlier part of this run; they count against `max_bad_examples`.
+    num_batches: stop after so many batches; None does not.
+    name: the part of the config the source comes from, for messages.
+
+    Raises ExampleError, at the batch where it sits, for one bad example too many; DataError for a damaged source;
+    StoppedError if a worker process is killed.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        transforms: Sequence[Any] = (),
+        *,
+        batch_size: int,
+        rows: np.ndarray | Sequence[int] | None = None,
+        start: int = 0,
+        seed: int = 0,
+        shuffle: bool = False,
+        repeat: bool = True,
+        num_workers: int = 0,
+        prefetch: int = 2,
+        max_bad_examples: int = 0,
+        num_bad: int = 0,
+        num_batches: int | None = None,
+        name: str = "data",
+    ):
+        _check_parts(source, transforms, name)
+        num_examples = len(source)
+        self._name, self._max_bad, self.num_bad = name, max_bad_examples, num_bad
+        rows = np.arange(batch_size) if rows is None else np.asarray(rows, np.int64)
+        left = None if repeat else max(0, -(-(num_examples - start) // batch_size))
+        self.num_batches = min((n for n in (left, num_batches) if n is not None), default=None)
+        # 8 blocks a batch keep threads and workers busy; fewer than 16 rows are not worth an element.
+        num_blocks = max(1, min(8, len(rows) // 16))
+        positions = _Blocks(
+            start=start,
+            batch_size=batch_size,
+            blocks=tuple(np.array_split(rows, num_blocks)),
+            num_batches=_ENDLESS if self.num_batches is None else self.num_batches,
+        )
+        self._num_blocks, self._num_rows = num_blocks, len(rows)
+        self._template = read_template(source, transforms, seed)
+        order = Order(num_examples, seed, shuffle)
+        reader = Reader(source, tuple(transforms), order, None if repeat else num_examples, self._template)
+        self._batches_read = 0
+        self._closed = False
+        self._iterator = iter(_dataset(positions, reader, num_workers, prefetch * num_blocks))
+
+    def zeros(self) -> Arrays:
+        """Return a batch of zeros: the keys, shapes and dtypes of every batch of this process."""
+        return empty_batch(self._template, self._num_rows)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> LoadedBatch:
+        if self._closed or self._batches_read == self.num_batches:
+            self.close()
+            raise StopIteration
+        blocks = [self._next_block() for _ in range(self._num_blocks)]
+        bad = list(itertools.chain.from_iterable(bad for _, bad in blocks))
+        self._judge(bad)
+        self._batches_read += 1
+        # A copy also of a single block: what a worker sent is memory shared with it. asarray drops Grain's subclass.
+        arrays = {key: np.concatenate([np.asarray(arrays[key]) for arrays, _ in blocks]) for key in blocks[0][0]}
+        return LoadedBatch(arrays, len(bad))
+
+    def _next_block(self) -> tuple[Arrays, list[BadExample]]:
+        try:
+            return next(self._iterator)
+        except RuntimeError as error:
+            if "Worker process was terminated" not in str(error):
+                raise
+            raise StoppedError(f"A worker process of {self._name} was killed while reading: {error}") from error
+
+    def _judge(self, bad: Sequence[BadExample]) -> None:
+        for example in bad:
+            if isinstance(example.error, DataError):
+                raise example.error
+            self.num_bad += 1
+            if self.num_bad > self._max_bad:
+                message = f"{self._name}: {example}"
+                if self._max_bad:
+                    message += (
+                        f". It is bad example {self.num_bad}; --config.{self._name}.max_bad_examples={self._max_bad}"
+                    )
+                raise ExampleError(message) from example.error
+            _log.warning(
+                "%s: skipped bad example %d of at most %d: %s", self._name, self.num_bad, self._max_bad, example
+            )
+
+    def close(self) -> None:
+        """Stop reading ahead and end the worker processes. Returns within seconds, also when the source hangs."""
+        if not self._closed:
+            self._closed = True
+            # Grain waits up to 25 s for a worker that hangs, so the waiting is left to a thread.
+            closing = threading.Thread(target=self._iterator.close, name="close-loader", daemon=True)
+            closing.start()
+            closing.join(_CLOSE_SECS)
+
+
+def _dataset(positions: _Blocks, reader: Reader, num_workers: int, num_ahead: int) -> grain.IterDataset:
+    """Return Grain's dataset of blocks in order, with `num_ahead` of them read ahead."""
+    blocks = grain.MapDataset.source(positions).map(reader)
+    num_workers = min(num_workers, len(positions))
+    if num_workers == 0:
+        num_threads = min(num_ahead, _MAX_THREADS, 2 * (os.cpu_count() or 1))
+        return blocks.to_iter_dataset(grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=num_ahead))
+    _check_picklable(reader)
+    prepare_parent()
+    per_worker = max(1, -(-num_ahead // num_workers))
+    # The queue between the processes is the read-ahead; threads inside a worker would only double it.
+    read = blocks.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
+    options = grain.MultiprocessingOptions(num_workers=num_workers, per_worker_buffer_size=per_worker)
+    return read.mp_prefetch(options, worker_init_fn=start_worker)
+
+
+def _check_parts(source: Any, transforms: Sequence[Any], name: str) -> None:
+    if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+        raise DataError(f"{name}: a source needs __len__ and __getitem__; {type(source).__name__} lacks one of them")
+    if len(source) < 1:
+        raise DataError(f"{name}: {type(source).__name__} holds no example")
+    for transform in transforms:
+        if not (hasattr(transform, "map") or hasattr(transform, "random_map")):
+            kind = type(transform).__name__
+            raise DataError(f"{name}: a transform needs map(example) or random_map(example, rng); {kind} has neither")
+
+
+def _check_picklable(reader: Reader) -> None:
+    try:
+        cloudpickle.dumps(reader)
+    except Exception as error:  # any code of the user's may run in pickling
+        raise DataError(
+            f"the source or a transform cannot be sent to worker processes ({type(error).__name__}: {error}). "
+            "Use --config.data.num_workers=0, or open files and locks when an example is first read"
+        ) from error
