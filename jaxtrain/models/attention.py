@@ -1,0 +1,127 @@
+"""Scaled dot-product attention: which kernel runs, why, and the call itself."""
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+Implementation = Literal["auto", "xla", "cudnn"]
+Kernel = Literal["xla", "cudnn"]
+
+# What the backward pass needs of attention, by the names that rematerialisation policies save.
+INPUT_NAMES = ("query", "key", "value")
+OUTPUT_NAMES = ("attention", "attention_residual")
+
+_log = logging.getLogger(__name__)
+
+
+class Target(NamedTuple):
+    """The device that a program is compiled for. `capability` is CUDA's (major, minor), None elsewhere."""
+
+    platform: str
+    capability: tuple[int, int] | None = None
+
+
+def default_target() -> Target:
+    """Describe the first device of the default backend."""
+    device = jax.devices()[0]
+    try:
+        major, minor = str(getattr(device, "compute_capability", "")).split(".")
+        return Target("cuda", (int(major), int(minor)))
+    except ValueError:  # not NVIDIA's: a CPU has none, AMD's is a name
+        return Target(device.platform)
+
+
+def choose(implementation: Implementation, target: Target, dtype: Any, head_dim: int) -> tuple[Kernel, str]:
+    """Choose the attention kernel and say why.
+
+    cuDNN never stores the [batch, heads, seq, seq] scores, and takes the conditions below. Causal or not makes no
+    difference to it, nor do fewer key than query heads.
+
+    Raises ValueError when `implementation` is "cudnn" and a condition is not met.
+    """
+    if implementation not in ("auto", "xla", "cudnn"):
+        raise ValueError(f'attention="{implementation}" is not known. Use "auto", "xla" or "cudnn".')
+    if implementation == "xla":
+        return "xla", "asked for"
+    obstacle = _cudnn_obstacle(target, jnp.dtype(dtype), head_dim)
+    if not obstacle:
+        return "cudnn", "asked for" if implementation == "cudnn" else "all its conditions are met"
+    if implementation == "cudnn":
+        raise ValueError(f'attention="cudnn" cannot run: {obstacle}. Use "auto" to take it only where it can.')
+    return "xla", f"cuDNN cannot run: {obstacle}"
+
+
+def _cudnn_obstacle(target: Target, dtype: jnp.dtype, head_dim: int) -> str:
+    """Say what keeps cuDNN from running; "" if nothing does."""
+    if target.capability is None:
+        return f"it needs an NVIDIA GPU and this is {target.platform}"
+    if target.capability < (8, 0):
+        return f"it needs compute capability 8.0 and this GPU has {target.capability[0]}.{target.capability[1]}"
+    if dtype not in (jnp.bfloat16, jnp.float16):
+        return f"it takes bfloat16 or float16 and the inputs are {dtype.name}"
+    max_head_dim = 256 if target.capability >= (9, 0) else 128
+    if head_dim % 8 or head_dim > max_head_dim:
+        return f"it takes a head_dim that is a multiple of 8 up to {max_head_dim} and this is {head_dim}"
+    return ""
+
+
+@functools.cache
+def announce(kernel: Kernel, why: str) -> None:
+    """Log the choice, once per process however often a program is traced."""
+    _log.info("attention runs on %s: %s", kernel, why)
+
+
+def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    implementation: Implementation = "auto",
+    *,
+    causal: bool = True,
+) -> jax.Array:
+    """Mix `value` by softmax(query @ key / sqrt(head_dim)): [batch, seq, heads, head_dim].
+
+    query: [batch, seq, heads, head_dim]. key, value: [batch, seq, kv_heads, head_dim]; kv_heads divides heads and
+    query head i reads key head i // (heads / kv_heads). The softmax is float32, the result has the dtype of `value`.
+    """
+    kernel, why = choose(implementation, default_target(), query.dtype, query.shape[-1])
+    announce(kernel, why)
+    query, key, value = (checkpoint_name(x, name) for x, name in zip((query, key, value), INPUT_NAMES, strict=True))
+    run = functools.partial(jax.nn.dot_product_attention, is_causal=causal, implementation=kernel)
+    if kernel == "cudnn":
+        return name_residuals(run)(query, key, value)
+    return checkpoint_name(run(query, key, value), OUTPUT_NAMES[0])
+
+
+def name_residuals(kernel: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """Give `kernel` with its output and its residuals named for rematerialisation policies.
+
+    A policy that saves a name around a fused kernel saves its output only: the kernel would run again in the backward
+    pass for the residual that never left it (the log-sum-exp). Naming must happen inside the forward rule.
+    """
+
+    @jax.custom_vjp
+    def named(*inputs: jax.Array) -> jax.Array:
+        return kernel(*inputs)
+
+    def forward(*inputs: jax.Array) -> tuple[jax.Array, Any]:
+        output, pullback = jax.vjp(kernel, *inputs)
+        named_output = checkpoint_name(output, OUTPUT_NAMES[0])
+
+        def name(leaf: Any) -> Any:
+            if leaf is output:  # the same array under the same name, or it would be saved twice
+                return named_output
+            return leaf if any(leaf is x for x in inputs) else checkpoint_name(leaf, OUTPUT_NAMES[1])
+
+        return named_output, jax.tree.map(name, pullback)
+
+    def backward(pullback: Callable[[jax.Array], Any], gradient: jax.Array) -> Any:
+        return pullback(gradient)
+
+    named.defvjp(forward, backward)
+    return named

@@ -1,0 +1,49 @@
+"""Losses per position: float32, unmasked and unreduced, so that whoever sums them decides what counts."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+
+def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Give -log softmax(logits)[target] in nats: [batch, seq] float32.
+
+    logits: [batch, seq, vocab], any floating dtype. targets: [batch, seq] integers. One outside the vocabulary gives
+    NaN, which a mask hides and a sum does not.
+    """
+    logits = logits.astype(jnp.float32)
+    vocab = logits.shape[-1]
+    # Comparing with an iota instead of gathering keeps the backward pass free of a scatter into [batch, seq, vocab],
+    # and fuses with the softmax also where the vocab dim is sharded.
+    at_target = jnp.arange(vocab) == targets[..., None]
+    losses = jax.nn.logsumexp(logits, axis=-1) - jnp.sum(jnp.where(at_target, logits, 0), axis=-1)
+    return jnp.where((targets >= 0) & (targets < vocab), losses, jnp.nan)
+
+
+def chunked_cross_entropy(
+    features: jax.Array, head: Callable[[jax.Array], jax.Array], targets: jax.Array, num_chunks: int
+) -> jax.Array:
+    """Give cross_entropy(head(features), targets) without ever holding [batch, seq, vocab].
+
+    features: [batch, seq, embed]. head: [batch, any seq, embed] -> [batch, same seq, vocab], position by position; the
+    parameters it closes over receive their gradients. targets: [batch, seq]. The logits exist for seq / num_chunks
+    positions at a time and are computed again in the backward pass: one more matrix product for the memory.
+    """
+    batch, seq = targets.shape
+    chunk = -(-seq // num_chunks)
+    padding = chunk * num_chunks - seq
+
+    def split(x: jax.Array) -> jax.Array:
+        """[batch, seq, ...] -> [num_chunks, batch, chunk, ...]"""
+        x = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2))
+        return jnp.moveaxis(x.reshape(batch, num_chunks, chunk, *x.shape[2:]), 1, 0)
+
+    # The loop keeps XLA from merging the second computation with the first, so prevent_cse would only cost fusions.
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def losses_of(features: jax.Array, targets: jax.Array) -> jax.Array:
+        return cross_entropy(head(features), targets)
+
+    losses = jax.lax.map(lambda chunk: losses_of(*chunk), (split(features), split(targets)))
+    return jnp.moveaxis(losses, 0, 1).reshape(batch, -1)[:, :seq]
