@@ -16,10 +16,10 @@ PACKAGE = "jaxtrain"
 # A module imports only from its own floor and those below it.
 FLOORS = (
     {"typing", "duration", "errors", "redact", "files", "compat", "metrics", "config"},
-    {"models", "data", "optimizers", "flops", "sharding", "distributed", "checkpoint", "workdir", "writers"},
-    {"tasks", "build"},
+    {"models", "data", "flops", "sharding", "compiling", "distributed", "checkpoint", "workdir", "writers"},
+    {"tasks", "build", "check", "optimizers"},
     {"step", "accumulation"},
-    {"evaluate", "generate", "export", "callbacks", "watchdog", "preemption"},
+    {"evaluate", "generate", "export", "reporting", "experiment", "resume", "callbacks", "watchdog", "preemption"},
     {"train"},
     {"plan", "drill", "replay", "verify", "doctor", "launch", "runs"},
     {"cli", "__main__", ""},  # "" is the package itself, whose names are loaded when they are asked for

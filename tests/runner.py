@@ -15,6 +15,7 @@ files, so a full pipe never stops it and a killed run still shows what it said. 
 started is killed, by process id: also workers whose parent was killed.
 """
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -160,9 +161,12 @@ class Run:
         return found
 
     def close(self) -> None:
-        """Kill what is left of the session and forget the output."""
-        for process in self.members():
-            process.kill()
+        """Kill what is left of the session, wait until it is gone, and forget the output."""
+        while members := self.members():
+            for process in members:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            time.sleep(0.01)
         self.process.wait()
         for log in self._logs:
             log.close()
