@@ -1,0 +1,143 @@
+"""`Workdir`: the paths of a run's directory, and the only place that writes its JSON files."""
+
+import json
+import os
+import tempfile
+import threading
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxtrain import files
+from jaxtrain.errors import WorkdirError
+from jaxtrain.workdir.lock import Lock
+from jaxtrain.workdir.status import Status
+
+HEARTBEAT_SECS = 5.0
+
+
+class Workdir:
+    """The directory of one run. Process 0 locks it before it writes anything but log files.
+
+    The layout is in the attributes; DESIGN of each file is in `docs/`. Moving or copying the directory is allowed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = True, make_parent: bool = False):
+        """Make the directory (mode 0700) and its parts, and try to write there; `create=False` only looks.
+
+        A missing parent is refused, because it is most often a typo or a disk that is not mounted; `make_parent` is for
+        the default path. Raises WorkdirError.
+        """
+        self.path = Path(os.path.abspath(path))
+        self.config_path = self.path / "config.json"
+        self.manifest_path = self.path / "manifest.json"
+        self.status_path = self.path / "status.json"
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.lock_path = self.path / "lock"
+        self.tensorboard_dir = self.path / "tensorboard"
+        self.logs_dir = self.path / "logs"
+        self.checkpoints_dir = self.path / "checkpoints"
+        self.run_id = uuid.uuid4().hex[:12]
+        self._lock: Lock | None = None
+        self._status = Status(self.status_path, self.run_id)
+        self._released = threading.Event()
+        self._heartbeat: threading.Thread | None = None
+        if create:
+            self._create(make_parent)
+        elif not self.path.is_dir():
+            raise WorkdirError(f"There is no run at {self.path}: {self._what_is_wrong('no such directory')}.")
+
+    def lock(self, heartbeat_secs: float = HEARTBEAT_SECS) -> str:
+        """Claim the directory for this process and start the heartbeat.
+
+        Returns a sentence when the lock of a dead run was taken over, else "". A run that was killed on another machine
+        is only known to be dead after a few of its heartbeats stayed away. Raises WorkdirError naming the other run.
+        """
+        assert self._lock is None, "locked twice"
+        lock = Lock(self.lock_path, self.run_id)
+        notice = lock.acquire()
+        self._lock = lock
+        self._released.clear()
+        self._heartbeat = threading.Thread(target=self._beat, args=(heartbeat_secs,), name="heartbeat", daemon=True)
+        self._heartbeat.start()
+        return notice
+
+    def release(self) -> None:
+        """Stop the heartbeat and let the next run in. Does nothing when not locked."""
+        if self._lock is None:
+            return
+        self._released.set()
+        if self._heartbeat is not None:
+            self._heartbeat.join()
+        self._lock.release()
+        self._lock = None
+
+    def write_status(self, state: str, step: int, reason: str = "") -> None:
+        """Replace status.json now. A full disk is one warning; the heartbeat tries again."""
+        self._status.write(state, step, reason)
+
+    def progress(self, step: int) -> None:
+        """Note the step for the next heartbeat; costs nothing."""
+        self._status.step = step
+
+    def read_status(self) -> dict[str, Any] | None:
+        """The status any run left here, None if none did."""
+        return self._read(self.status_path)
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Replace config.json. Raises WorkdirError."""
+        self._replace(self.config_path, config)
+
+    def read_config(self) -> dict[str, Any] | None:
+        """The resolved config of the run here, None if there is none. Raises WorkdirError for a damaged file."""
+        return self._read(self.config_path)
+
+    def append_manifest(self, entry: Mapping[str, Any]) -> None:
+        """Add the entry of this launch to manifest.json. Raises WorkdirError."""
+        self._replace(self.manifest_path, [*self.read_manifest(), entry])
+
+    def read_manifest(self) -> list[dict[str, Any]]:
+        """The entries of all launches so far, the oldest first. Raises WorkdirError for a damaged file."""
+        return self._read(self.manifest_path) or []
+
+    def _beat(self, interval_secs: float) -> None:
+        while not self._released.wait(interval_secs):  # monotonic: setting the clock does not matter
+            if self._lock is not None:
+                self._lock.beat()
+            self._status.beat()
+
+    def _create(self, make_parent: bool) -> None:
+        parent = self.path.parent
+        try:
+            if make_parent:
+                parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            for directory in (self.tensorboard_dir, self.logs_dir, self.checkpoints_dir):
+                directory.mkdir(mode=0o700, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path) as probe:
+                probe.write(b"x")
+        except OSError as error:
+            wrong = self._what_is_wrong(error.strerror or str(error))
+            raise WorkdirError(f"The workdir {self.path} cannot be used: {wrong}. Give another --workdir=.") from error
+
+    def _what_is_wrong(self, problem: str) -> str:
+        for directory in (*reversed(self.path.parents), self.path, self.tensorboard_dir, self.logs_dir):
+            if os.path.lexists(directory) and not directory.is_dir():
+                return f"{directory} is a file"
+        missing = [parent for parent in self.path.parents if not parent.exists()]
+        return f"its parent {missing[0]} does not exist" if missing else problem
+
+    def _read(self, path: Path) -> Any:
+        try:
+            return json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise WorkdirError(f"{path} cannot be read ({error}). Move it away or repair it.") from error
+
+    def _replace(self, path: Path, document: Any) -> None:
+        try:
+            files.replace_json(path, document)
+        except OSError as error:
+            raise WorkdirError(f"{path} cannot be written: {error.strerror}. Nothing was changed.") from error

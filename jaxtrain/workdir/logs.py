@@ -1,0 +1,94 @@
+"""The log of a process: every line, without secrets, on the terminal and in `logs/process-<i>.log`."""
+
+import contextlib
+import logging
+import sys
+from collections.abc import Callable
+
+from jaxtrain import files
+from jaxtrain.errors import WorkdirError
+from jaxtrain.redact import redact
+from jaxtrain.workdir.layout import Workdir
+
+# Libraries whose INFO lines are about themselves; their warnings are shown.
+_CHATTY = ("absl", "jax", "orbax", "grain", "flax", "tensorboardX", "asyncio", "matplotlib")
+
+
+def setup_logging(workdir: Workdir, process_index: int = 0) -> Callable[[], None]:
+    """Send every logger's lines and Python's warnings to standard output and to the process's log file.
+
+    Processes other than 0 print warnings only. Returns the function that undoes it. Raises WorkdirError if the file
+    cannot be opened.
+    """
+    path = workdir.logs_dir / f"process-{process_index}.log"
+    try:
+        file = files.AppendFile(path)
+    except OSError as error:
+        raise WorkdirError(f"{path} cannot be opened: {error.strerror}.") from error
+    root = logging.getLogger()
+    old_level = root.level
+    terminal = _TerminalHandler()
+    terminal.setFormatter(_TerseFormatter())
+    terminal.setLevel(logging.INFO if process_index == 0 else logging.WARNING)
+    log_file = _FileHandler(file)
+    log_file.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for handler in (terminal, log_file):
+        handler.addFilter(_is_wanted)
+        root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    logging.captureWarnings(True)
+
+    def undo() -> None:
+        logging.captureWarnings(False)
+        root.setLevel(old_level)
+        for handler in (terminal, log_file):
+            root.removeHandler(handler)
+            handler.close()
+
+    return undo
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING or record.name.split(".")[0] not in _CHATTY
+
+
+class _Formatter(logging.Formatter):
+    """Redacts the finished line, so that arguments, tracebacks and stacks are covered, too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record))
+
+
+class _TerseFormatter(_Formatter):
+    """Names the level only where it is a warning or worse."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
+        level = f"{record.levelname}: " if record.levelno >= logging.WARNING else ""
+        return f"{self.formatTime(record, '%H:%M:%S')} {level}{record.message}"
+
+
+class _TerminalHandler(logging.Handler):
+    """Writes to whatever `sys.stdout` is now: a progress bar and a notebook replace it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = self.format(record)
+        # A reader that went away or a full disk behind a redirection is no reason to stop; the log file has the line.
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+
+
+class _FileHandler(logging.Handler):
+    def __init__(self, file: files.AppendFile):
+        super().__init__()
+        self._file = file
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._file.write((self.format(record) + "\n").encode(errors="backslashreplace"))
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
