@@ -1,6 +1,7 @@
 """The config of a run: its schema, and the static stage of its validation. Imports no jax."""
 
 from jaxtrain.config.coerce import Text
+from jaxtrain.config.loading import load
 from jaxtrain.config.overrides import Draft, split_argv, unknown_flags
 from jaxtrain.config.parse import Parsed, from_dict, parse
 from jaxtrain.config.plain import config_hash, default_config, flatten, to_dict
@@ -45,6 +46,7 @@ __all__ = [
     "default_config",
     "flatten",
     "from_dict",
+    "load",
     "parse",
     "split_argv",
     "to_dict",

@@ -157,7 +157,7 @@ def _read_choice(value: Any, choices: Mapping[str, Any]) -> Any:
 def _read_union(value: Any, members: tuple[Any, ...]) -> Any:
     """Try the members; text is the last resort of a flag, since it accepts everything."""
     members = tuple(sorted(map(_bare, members), key=lambda member: member is str))
-    simple = [member for member in members if _is_simple(member)]
+    simple = [member for member in members if is_simple(member)]
     failures = []
     for member in simple:
         try:
@@ -218,7 +218,9 @@ def _split(text: Text) -> Any:
     return [Text(item.strip()) for item in inner.removesuffix(",").split(",")] if "," in inner else text
 
 
-def _is_simple(annotation: Any) -> bool:
+def is_simple(annotation: Any) -> bool:
+    """Does `coerce` know the type, so that it refuses what is not of it?"""
+    annotation = _bare(annotation)
     origin = typing.get_origin(annotation) or annotation
     is_enum = inspect.isclass(origin) and issubclass(origin, enum.Enum)
     known = (*_SEQUENCES, *_MAPPINGS, Literal, Union, types.UnionType)

@@ -5,7 +5,7 @@ import difflib
 import functools
 import shlex
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from ml_collections import config_dict
@@ -66,16 +66,24 @@ def suggestion(key: str, value: Any) -> str:
     return f"Use --config.{key}={shlex.quote(text)}."
 
 
-def unknown(key: str, value: Any, what: str, known: typing.Sequence[str]) -> Problem:
+def unknown(key: str, value: Any, what: str, known: Sequence[str]) -> Problem:
     """The problem of a key that is none of the `known` ones of its group, told with the likeliest right key."""
     group, _, name = key.rpartition(".")
     prefix = f"{group}." if group else ""
     names = {path.rpartition(".")[2]: path for path in _all_keys()}
-    close = [prefix + match for match in difflib.get_close_matches(name, known, 1, 0.65)]
-    close = close or [names[match] for match in difflib.get_close_matches(name, names, 1, 0.8)]
+    close = [prefix + match for match in _closest(name, known, 0.65 if len(name) > 3 else 0.5)]
+    close = close or [names[match] for match in _closest(name, tuple(names), 0.8)]
     allowed = f"{what}; there are {', '.join(known)}" if known else f"{what}; there are none"
-    fix = f"Use --config.{close[0]}={shlex.quote(raw.shown(value))}." if close else ""
+    fix = "Use " + " or ".join(f"--config.{right}={shlex.quote(raw.shown(value))}" for right in close) + "."
+    fix = fix if close else ""
     return Problem(key, raw.shown(value), allowed, fix)
+
+
+def _closest(name: str, known: Sequence[str], cutoff: float) -> list[str]:
+    """The names most like `name`; more than one where they are equally like it."""
+    matches = difflib.get_close_matches(name, known, 3, cutoff)
+    likeness = [difflib.SequenceMatcher(None, match, name).ratio() for match in matches]
+    return sorted(match for match, ratio in zip(matches, likeness, strict=True) if ratio == likeness[0])
 
 
 class _Reader:
