@@ -1,4 +1,4 @@
-"""Every name of JAX or Orbax that is not a documented public one. Each has a test: an upgrade fails there, not in a run."""
+"""Every name of JAX or Orbax that is no documented public one. Each has a test, so an upgrade fails there."""
 
 import orbax.checkpoint as ocp
 

@@ -50,7 +50,7 @@ def num_bytes(leaves: dict[str, jax.Array]) -> int:
     """Count the bytes of all leaves, keys as their raw data."""
     total = 0
     for leaf in leaves.values():
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jax.eval_shape(jax.random.key_data, leaf)
         total += math.prod(leaf.shape) * jnp.dtype(leaf.dtype).itemsize
     return total

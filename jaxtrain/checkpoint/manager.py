@@ -19,7 +19,7 @@ from jaxtrain import compat
 from jaxtrain.checkpoint import leaves, restore, retention
 from jaxtrain.checkpoint import manifest as manifests
 from jaxtrain.checkpoint import verify as verification
-from jaxtrain.checkpoint.manifest import Damaged, Manifest
+from jaxtrain.checkpoint.manifest import DamagedError, Manifest
 from jaxtrain.checkpoint.verify import Found
 from jaxtrain.errors import CheckpointError, StorageError
 from jaxtrain.typing import PyTree
@@ -86,10 +86,10 @@ class Checkpoints:
         return sorted(step for step, path in paths.items() if (path / manifests.FILE_NAME).exists())
 
     def save(self, step: int, state: PyTree, info: Mapping[str, Any]) -> None:
-        """Start to save a state of `jax.Array` leaves; return once the devices' memory may be overwritten.
+        """Start to save a state of `jax.Array` leaves; return once its arrays may be donated and overwritten.
 
-        `info` is JSON-able and comes back as `Found.manifest.info`. Waits for the save before, if any. Raises StorageError
-        when that one failed, when this one cannot start, or when the step is not newer than every checkpoint.
+        `info` is JSON-able and comes back as `Found.manifest.info`. Waits for the save before, if any. Raises
+        StorageError when that one failed, when this one cannot start, or when the step is not newer than every other.
         """
         self.wait()
         newest = max(self.steps(), default=-1)
@@ -163,7 +163,7 @@ class Checkpoints:
         if step not in self._verified:
             try:
                 self._verified[step] = verification.verify(path)
-            except Damaged as reason:
+            except DamagedError as reason:
                 raise CheckpointError(f"The checkpoint {path} cannot be restored: {reason}.") from reason
         return restore.read_state(path, self._verified[step], abstract_state)
 
@@ -209,7 +209,7 @@ class Checkpoints:
         path = self._directory / str(step)
         try:
             self._verified[step] = verification.verify(path)
-        except Damaged as reason:
+        except DamagedError as reason:
             raise StorageError(f"The checkpoint {path} was written but reads back damaged: {reason}.") from reason
         for old in retention.superseded(self.steps(), step, self._keep_last, self._keep_every):
             self._verified.pop(old, None)

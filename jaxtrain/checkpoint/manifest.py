@@ -18,7 +18,7 @@ _FORMAT = 1
 _REWRITTEN_LATER = ("_CHECKPOINT_METADATA", "commit_success.txt")
 
 
-class Damaged(Exception):
+class DamagedError(Exception):
     """A checkpoint does not verify. The message is the reason, without the path."""
 
 
@@ -57,19 +57,19 @@ def write(directory: pathlib.Path, manifest: Manifest) -> None:
 
 
 def read(directory: pathlib.Path) -> Manifest:
-    """Read a manifest. Raises Damaged when it is missing or any byte of it is not as written."""
+    """Read a manifest. Raises DamagedError when it is missing or any byte of it is not as written."""
     try:
         raw = (directory / FILE_NAME).read_bytes()
     except FileNotFoundError:
-        raise Damaged(f"{FILE_NAME} is missing") from None
+        raise DamagedError(f"{FILE_NAME} is missing") from None
     except OSError as error:
-        raise Damaged(f"{FILE_NAME} cannot be read: {error.strerror}") from error
+        raise DamagedError(f"{FILE_NAME} cannot be read: {error.strerror}") from error
     try:
         manifest = _decode(json.loads(raw))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise Damaged(f"{FILE_NAME} is garbled") from error
+        raise DamagedError(f"{FILE_NAME} is garbled") from error
     if _encode(manifest) != raw:  # covers the checksum, which is part of the encoding
-        raise Damaged(f"{FILE_NAME} does not match its own checksum")
+        raise DamagedError(f"{FILE_NAME} does not match its own checksum")
     return manifest
 
 

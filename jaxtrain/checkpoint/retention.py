@@ -14,10 +14,11 @@ _STALE = re.compile(rf"\d+({re.escape(compat.ORBAX_TMP_SUFFIX)}.*|{re.escape(_DE
 
 
 def remove_stale(directory: pathlib.Path) -> list[str]:
-    """Remove what a killed save or a killed deletion left behind, and return its names."""
+    """Remove what a killed save or a killed deletion left behind, as far as it can be, and return its names."""
     names = sorted(path.name for path in directory.iterdir() if _STALE.fullmatch(path.name))
     for name in names:
-        shutil.rmtree(directory / name)
+        # Of a save that has just failed some writers may still be at it; what they leave goes at the next start.
+        shutil.rmtree(directory / name, ignore_errors=True)
     return names
 
 
@@ -32,7 +33,7 @@ def set_aside(path: pathlib.Path) -> pathlib.Path:
 
 
 def superseded(steps: Iterable[int], verified: int, keep_last: int, keep_every: Callable[[int], bool]) -> list[int]:
-    """List the steps that may go once `verified` has verified: all but the last ones up to it and those kept for good."""
+    """List the steps that may go once `verified` has verified: all but the last up to it and those kept for good."""
     older = sorted(step for step in steps if step <= verified)[:-keep_last]
     return [step for step in older if not keep_every(step)]
 

@@ -1,10 +1,10 @@
-"""Which checkpoint to trust: the newest whose every file is, byte for byte, what was written. Changes nothing on disk."""
+"""Which checkpoint to trust: the newest whose files are, byte for byte, what was written. Changes nothing on disk."""
 
 import dataclasses
 import pathlib
 
 from jaxtrain.checkpoint import manifest as manifests
-from jaxtrain.checkpoint.manifest import Damaged, Manifest
+from jaxtrain.checkpoint.manifest import DamagedError, Manifest
 
 # Any of these says that a checkpoint was written here, whatever is left of it.
 _MARKS = (manifests.FILE_NAME, "default", "_CHECKPOINT_METADATA")
@@ -39,26 +39,26 @@ def is_foreign(path: pathlib.Path) -> bool:
 
 
 def verify(path: pathlib.Path) -> Manifest:
-    """Read every byte of a checkpoint and compare it with its manifest. Raises Damaged with the reason."""
+    """Read every byte of a checkpoint and compare it with its manifest. Raises DamagedError with the reason."""
     manifest = manifests.read(path)
     if str(manifest.step) != path.name:
-        raise Damaged(f"it is the checkpoint of step {manifest.step} under another name")
+        raise DamagedError(f"it is the checkpoint of step {manifest.step} under another name")
     for name, expected in manifest.files.items():  # sizes first: a truncated checkpoint costs no reading
         try:
             size = (path / name).stat().st_size
         except OSError as error:
-            raise Damaged(
+            raise DamagedError(
                 f"{name} is missing" if isinstance(error, FileNotFoundError) else f"{name}: {error}"
             ) from error
         if size != expected.size:
-            raise Damaged(f"{name} has {size} bytes instead of {expected.size}")
+            raise DamagedError(f"{name} has {size} bytes instead of {expected.size}")
     try:
         found = manifests.hash_files(path, list(manifest.files))
     except OSError as error:
-        raise Damaged(f"a file cannot be read: {error}") from error
+        raise DamagedError(f"a file cannot be read: {error}") from error
     changed = [name for name, expected in manifest.files.items() if found[name] != expected]
     if changed:
-        raise Damaged(f"the contents of {', '.join(changed)} changed after they were written")
+        raise DamagedError(f"the contents of {', '.join(changed)} changed after they were written")
     return manifest
 
 
@@ -72,6 +72,6 @@ def search(directory: pathlib.Path) -> Search:
             continue
         try:
             return Search(Found(step, verify(path)), damaged, foreign)
-        except Damaged as reason:
+        except DamagedError as reason:
             damaged[step] = str(reason)
     return Search(None, damaged, foreign)
