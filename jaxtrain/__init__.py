@@ -1,0 +1,32 @@
+"""jaxtrain trains Flax models with JAX, from a notebook cell to a cluster: `python -m jaxtrain --config=configs/x.py`."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxtrain.callbacks import Callback
+    from jaxtrain.config import default_config
+    from jaxtrain.metrics import Mean
+    from jaxtrain.step import make_train_step
+    from jaxtrain.tasks import Output, Task
+    from jaxtrain.train import Result, train
+
+_HOMES = {
+    "Callback": "jaxtrain.callbacks",
+    "Mean": "jaxtrain.metrics",
+    "Output": "jaxtrain.tasks",
+    "Result": "jaxtrain.train",
+    "Task": "jaxtrain.tasks",
+    "default_config": "jaxtrain.config",
+    "make_train_step": "jaxtrain.step",
+    "train": "jaxtrain.train",
+}
+
+__all__ = ["Callback", "Mean", "Output", "Result", "Task", "default_config", "make_train_step", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when first used: a config file needs `default_config` and neither JAX nor its seconds of import.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'jaxtrain' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,108 @@
+"""The Callback protocol, and the view of a run that callbacks get."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxtrain.build import build
+from jaxtrain.config import Config
+from jaxtrain.experiment import Experiment
+from jaxtrain.step import TrainState
+
+
+@dataclasses.dataclass
+class Run:
+    """A run, for reading. Only `stop` has an effect.
+
+    state: the newest TrainState. Its arrays are consumed by the next step: copy what you keep.
+    source: the training examples.   eval_sources: the examples of each eval, by its name.
+    num_steps: the last step; None when the duration is a time.
+    """
+
+    config: Config
+    workdir: Path
+    task: Any
+    source: Any
+    eval_sources: Mapping[str, Any]
+    num_steps: int | None
+    state: TrainState
+    stop_reason: str | None = None
+
+    def stop(self, reason: str) -> None:
+        """Ask the run to end after this step, as if its duration were over."""
+        self.stop_reason = self.stop_reason or reason
+
+
+class Callback:
+    """Override what you need. A callback reads; it never edits the state. An exception in one ends the run.
+
+    Every method runs on every process, after the step's own log line, checkpoint and evaluations. `scalars` are the
+    numbers of the line just written to metrics.jsonl.
+    """
+
+    def on_start(self, run: Run) -> None:
+        """Before the first step; after a resume too."""
+
+    def on_step(self, run: Run, step: int) -> None:
+        """After each step. The device may still be busy with it: reading `run.state` waits."""
+
+    def on_log(self, run: Run, step: int, scalars: Mapping[str, Any]) -> None:
+        """After the train line of `step` was written, which is up to one log point later."""
+
+    def on_checkpoint(self, run: Run, step: int) -> None:
+        """After the checkpoint of `step` has committed."""
+
+    def on_eval(self, run: Run, step: int, name: str, scalars: Mapping[str, Any]) -> None:
+        """After an evaluation's line was written."""
+
+    def on_end(self, run: Run) -> None:
+        """After the last step, its checkpoint and its evaluations. Not when the run stopped early."""
+
+    def on_error(self, run: Run, error: BaseException) -> None:
+        """When an exception ends the run."""
+
+
+class Callbacks:
+    """The callbacks of a run, called in the order of the config."""
+
+    def __init__(self, experiment: Experiment, workdir: Path, state: TrainState):
+        self.run = Run(
+            config=experiment.config,
+            workdir=workdir,
+            task=experiment.task,
+            source=experiment.source,
+            eval_sources={evaluation.name: evaluation.source for evaluation in experiment.evaluations},
+            num_steps=experiment.num_steps,
+            state=state,
+        )
+        self._all: tuple[Callback, ...] = tuple(build(spec) for spec in experiment.config.callbacks.values())
+        self._steppers = tuple(c for c in self._all if type(c).on_step is not Callback.on_step)
+
+    def on_start(self) -> None:
+        for callback in self._all:
+            callback.on_start(self.run)
+
+    def on_step(self, step: int) -> None:
+        for callback in self._steppers:
+            callback.on_step(self.run, step)
+
+    def on_log(self, step: int, scalars: Mapping[str, Any]) -> None:
+        for callback in self._all:
+            callback.on_log(self.run, step, scalars)
+
+    def on_checkpoint(self, step: int) -> None:
+        for callback in self._all:
+            callback.on_checkpoint(self.run, step)
+
+    def on_eval(self, step: int, name: str, scalars: Mapping[str, Any]) -> None:
+        for callback in self._all:
+            callback.on_eval(self.run, step, name, scalars)
+
+    def on_end(self) -> None:
+        for callback in self._all:
+            callback.on_end(self.run)
+
+    def on_error(self, error: BaseException) -> None:
+        for callback in self._all:
+            callback.on_error(self.run, error)

@@ -1,0 +1,61 @@
+"""The second stage of validation: what a config means for the devices and processes it meets."""
+
+import math
+from typing import Any
+
+from jaxtrain import sharding
+from jaxtrain.build import check_options
+from jaxtrain.config import Config, parse
+from jaxtrain.errors import ConfigError, Problem
+
+
+def checked(config: Any) -> Config:
+    """Parse and check a config, a ConfigDict or a draft for this machine. Raises ConfigError with every problem."""
+    import jax  # only here: the static stage must work where JAX does not
+
+    parsed = parse(config)
+    config, problems = check(parsed.config, jax.device_count(), jax.process_count())
+    problems = [*parsed.problems, *problems]
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def check(config: Config, num_devices: int, num_processes: int) -> tuple[Config, list[Problem]]:
+    """Import every target, type its options and hold the sizes against the devices.
+
+    Gives the config with typed options, and what is wrong with it.
+    """
+    config, problems = check_options(config)
+    problems = list(problems)
+    try:
+        shape = sharding.mesh_shape(config.mesh, num_devices)
+    except ConfigError as error:
+        return config, [*problems, *error.problems]
+    problems += _batch_problems(config, shape, num_processes)
+    return config, problems
+
+
+def _batch_problems(config: Config, shape: dict[str, int], num_processes: int) -> list[Problem]:
+    """Every device must get as many rows of each microbatch and of each evaluation batch."""
+    shards = math.prod(shape[axis] for axis in sharding.BATCH_AXES)
+    axes = ", ".join(f"{axis}={shape[axis]}" for axis in sharding.BATCH_AXES)
+    microbatches = config.accumulation.microbatches
+    problems = []
+    if config.batch_size % (shards * microbatches):
+        by = f"the {shards} devices of mesh axes ({axes})"
+        if microbatches > 1:
+            by = f"{microbatches} microbatches times {by}, which is {shards * microbatches}"
+        problems.append(_not_divisible("batch_size", config.batch_size, by, shards * microbatches))
+    for name, evaluation in config.evals.items():
+        size = evaluation.batch_size or config.batch_size
+        if size % shards and (evaluation.batch_size or not problems):
+            by = f"the {shards} devices of mesh axes ({axes})"
+            problems.append(_not_divisible(f"evals.{name}.batch_size", size, by, shards))
+    return problems
+
+
+def _not_divisible(key: str, size: int, by: str, multiple: int) -> Problem:
+    below, above = size // multiple * multiple, -(-size // multiple) * multiple
+    fitting = " or ".join(str(value) for value in (below, above) if value > 0)
+    return Problem(key, size, f"not divisible by {by}", f"Use {fitting}.")

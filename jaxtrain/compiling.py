@@ -1,0 +1,74 @@
+"""Compilation ahead of time, and the cache that spares it on the next start."""
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+_logger = logging.getLogger(__name__)
+
+
+def compile_ahead(
+    function: Callable,
+    *arguments: Any,
+    out_shardings: Any = None,
+    donate_argnums: Sequence[int] = (),
+    options: dict[str, Any] | None = None,
+) -> Any:
+    """Compile `function` for abstract `arguments`, whose leaves carry shardings, and for nothing else.
+
+    Calling the result with other shapes, dtypes or shardings raises TypeError naming the argument. Unused arguments are
+    kept, so that a donated leaf that is only overwritten still gives its memory to the result.
+    """
+    jitted = jax.jit(function, out_shardings=out_shardings, donate_argnums=tuple(donate_argnums), keep_unused=True)
+    return jitted.lower(*arguments).compile(compiler_options=options or None)
+
+
+def compiler_options(platform: str, deterministic: bool, autotune_dir: str) -> dict[str, Any]:
+    """XLA's options for one platform.
+
+    On GPUs, `deterministic` excludes operations whose result depends on the order of threads, and the kernels that
+    autotuning chose are kept in `autotune_dir`, so that a resumed run uses the same ones.
+    """
+    if platform not in ("gpu", "cuda", "rocm"):
+        return {}
+    options: dict[str, Any] = {
+        "xla_gpu_per_fusion_autotune_cache_dir": autotune_dir,
+        "xla_gpu_experimental_autotune_cache_mode": "AUTOTUNE_CACHE_MODE_UPDATE",
+    }
+    if deterministic:
+        options |= {"xla_gpu_deterministic_ops": True, "xla_gpu_exclude_nondeterministic_ops": True}
+    return options
+
+
+def default_cache_dir() -> Path:
+    """This user's own directory: a compile cache is code, and code of others is not run."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "jaxtrain" / "compile"
+
+
+def enable_cache(setting: str) -> None:
+    """Keep compiled programs as `compile_cache` says: "auto", "" for nowhere, or a directory (made with mode 0700).
+
+    A directory that cannot be used is a warning: the run compiles, and its numbers are the same. `auto` leaves a cache
+    alone that the environment has set up.
+    """
+    if setting == "" or (setting == "auto" and jax.config.jax_compilation_cache_dir):
+        return
+    directory = default_cache_dir() if setting == "auto" else Path(setting).expanduser()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(13, "Permission denied", str(directory))
+        foreign = directory.stat().st_uid != os.getuid()
+        if foreign:
+            raise PermissionError(1, "it belongs to another user", str(directory))
+    except OSError as error:
+        _logger.warning("compile cache %s not used: %s", directory, error.strerror)
+        return
+    jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

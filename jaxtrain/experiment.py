@@ -1,0 +1,235 @@
+"""From a config to the objects of a run, and to its programs: everything that can be known before anything is allocated.
+
+`train`, and every tool that must look at the very step that `train` runs, starts from `assemble`.
+"""
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxtrain import sharding
+from jaxtrain.build import build
+from jaxtrain.compiling import compile_ahead, compiler_options
+from jaxtrain.config import Config, schema
+from jaxtrain.data.pipeline import Loader
+from jaxtrain.data.reader import empty_batch, read_template
+from jaxtrain.duration import Duration, Every
+from jaxtrain.errors import ConfigError, DataError, JaxtrainError, Problem
+from jaxtrain.evaluate import Evaluation
+from jaxtrain.optimizers import Optimizer, make_optimizer
+from jaxtrain.step import TrainState, drain, make_eval_step, make_init, make_train_step, zeros_like
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """The objects that a config describes.
+
+    num_steps: the last step; None when the duration is a time.
+    place: puts a batch onto the devices.   abstract_batch, abstract_state: shapes, dtypes and shardings.
+    """
+
+    config: Config
+    mesh: jax.sharding.Mesh
+    source: Any
+    transforms: Sequence[Any]
+    task: Any
+    optimizer: Optimizer
+    num_steps: int | None
+    tokens_per_example: int | None
+    place: sharding.BatchPlacer
+    abstract_batch: Mapping[str, Any]
+    abstract_state: TrainState
+    evaluations: Sequence[Evaluation]
+    autotune_dir: str
+
+    @property
+    def max_secs(self) -> float | None:
+        """The duration, when it is a time."""
+        duration = Duration.parse(self.config.duration)
+        return duration.secs if duration is not None and duration.is_time else None
+
+    def every(self, text: str) -> Every:
+        """Give the predicate of an `every` of this config."""
+        return Every(Duration.parse(text), self.config.batch_size, len(self.source), self.tokens_per_example)
+
+    def loader(self, position: int, num_bad: int = 0) -> Loader:
+        """Give the batches of training from a position in the data on; `num_bad` examples before it were bad."""
+        data = self.config.data
+        return Loader(
+            self.source,
+            self.transforms,
+            batch_size=self.config.batch_size,
+            rows=self.place.rows,
+            start=position,
+            seed=self.config.seed,
+            shuffle=data.shuffle,
+            num_workers=data.num_workers,
+            prefetch=data.prefetch,
+            max_bad_examples=data.max_bad_examples,
+            num_bad=num_bad,
+        )
+
+    @functools.cached_property
+    def _shardings(self) -> TrainState:
+        return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
+
+    @property
+    def _compiler_options(self) -> dict[str, Any]:
+        platform = self.mesh.devices.flat[0].platform
+        return compiler_options(platform, self.config.deterministic, self.autotune_dir)
+
+    def init_state(self) -> TrainState:
+        """Make the state before step 1, sharded from its birth."""
+        init = make_init(self.task, self.optimizer.transformation, params_dtype=self.config.precision.params)
+        batch = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in self.abstract_batch.items()}
+        make = jax.jit(lambda key: init(key, zeros_like(batch)), out_shardings=self._shardings)
+        return make(jax.device_put(jax.random.key(self.config.seed), sharding.replicated(self.mesh)))
+
+    def compile_train_step(self) -> Any:
+        """Compile `train_step(state, batch) -> (state, metrics)`. The state is donated."""
+        return compile_ahead(
+            self.train_step(),
+            self.abstract_state,
+            self.abstract_batch,
+            donate_argnums=(0,),
+            out_shardings=(self._shardings, sharding.replicated(self.mesh)),
+            options=self._compiler_options,
+        )
+
+    def train_step(self) -> Any:
+        """Give the function that `compile_train_step` compiles."""
+        nonfinite = self.config.nonfinite
+        return make_train_step(
+            self.task,
+            self.optimizer.transformation,
+            learning_rate=self.optimizer.learning_rate,
+            engine=self.config.accumulation.engine,
+            compute_dtype=self.config.precision.compute,
+            nonfinite_limit=1 if nonfinite.policy == "stop" else nonfinite.limit,
+        )
+
+    def compile_eval_step(self, abstract_batch: Mapping[str, Any]) -> Any:
+        """Compile `eval_step(params, model_state, batch) -> metrics` for batches of one shape."""
+        return compile_ahead(
+            make_eval_step(self.task, compute_dtype=self.config.precision.compute),
+            self.abstract_state.params,
+            self.abstract_state.model_state,
+            abstract_batch,
+            out_shardings=sharding.replicated(self.mesh),
+            options=self._compiler_options,
+        )
+
+    def compile_drain(self) -> Any:
+        """Compile `drain(interval, counters)`, which a log point calls."""
+        state = self.abstract_state
+        return compile_ahead(drain, state.interval, state.counters, out_shardings=sharding.replicated(self.mesh))
+
+
+def assemble(config: Config, *, devices: Sequence[Any] | None = None, autotune_dir: str = "") -> Experiment:
+    """Build what a checked config describes for these devices (default: all). Allocates nothing on them.
+
+    Raises ConfigError or DataError.
+    """
+    mesh = sharding.make_mesh(config.mesh, devices)
+    source, transforms = _examples(config.data, "data")
+    example = _example(source, transforms, config.seed)
+    place = sharding.BatchPlacer(mesh, config.batch_size, config.accumulation.microbatches)
+    abstract_batch = place.abstract(example)
+    runtime = {"vocab_size": source.vocab_size} if hasattr(source, "vocab_size") else {}
+    task = build(config.task, **runtime)
+    tokens_per_example = task.tokens_per_example(example) if hasattr(task, "tokens_per_example") else None
+
+    def steps(key: str, text: str) -> int | None:
+        return _steps(key, text, config.batch_size, len(source), tokens_per_example)
+
+    num_steps = steps("duration", config.duration)
+    optimizer = make_optimizer(config, num_steps, steps("schedule.warmup", config.schedule.warmup) or 0)
+    abstract_state = _abstract_state(config, mesh, task, optimizer, abstract_batch)
+    experiment = Experiment(
+        config=config,
+        mesh=mesh,
+        source=source,
+        transforms=transforms,
+        task=task,
+        optimizer=optimizer,
+        num_steps=num_steps,
+        tokens_per_example=tokens_per_example,
+        place=place,
+        abstract_batch=abstract_batch,
+        abstract_state=abstract_state,
+        evaluations=(),
+        autotune_dir=autotune_dir,
+    )
+    evaluations = [_evaluation(experiment, name, spec, example) for name, spec in config.evals.items()]
+    return dataclasses.replace(experiment, evaluations=tuple(evaluations))
+
+
+def _examples(data: schema.Data | schema.EvalData, key: str) -> tuple[Any, list[Any]]:
+    """Build a source and its transforms."""
+    source = build(schema.Spec(data.type, data.options))
+    if len(source) == 0:
+        raise DataError(f"--config.{key}: {data.type} holds no examples. Check its files and its split.")
+    return source, [build(transform) for transform in data.transforms.values()]
+
+
+def _example(source: Any, transforms: Sequence[Any], seed: int) -> dict[str, Any]:
+    """Shapes and dtypes of one example as the task will see it."""
+    batch = empty_batch(read_template(source, transforms, seed), 1)
+    return {name: jax.ShapeDtypeStruct(x.shape[1:], jax.dtypes.canonicalize_dtype(x.dtype)) for name, x in batch.items()}
+
+
+def _steps(key: str, text: str, batch_size: int, num_examples: int, tokens_per_example: int | None) -> int | None:
+    duration = Duration.parse(text)
+    if duration is None or duration.is_time:
+        return None
+    try:
+        return duration.steps(batch_size, num_examples, tokens_per_example)
+    except ValueError as error:
+        raise ConfigError([Problem(key, text, str(error), "Use steps, epochs or examples.")]) from error
+
+
+def _abstract_state(
+    config: Config, mesh: jax.sharding.Mesh, task: Any, optimizer: Optimizer, abstract_batch: Mapping[str, Any]
+) -> TrainState:
+    """Trace the making of the state, which traces the loss: a wrong key or shape fails here, in a second."""
+    init = make_init(task, optimizer.transformation, params_dtype=jnp.dtype(config.precision.params))
+    try:
+        abstract = jax.eval_shape(init, jax.random.key(config.seed), abstract_batch)
+    except JaxtrainError:
+        raise
+    except Exception as error:
+        shapes = ", ".join(f"{name}: {x.dtype}{list(x.shape[1:])}" for name, x in abstract_batch.items())
+        allowed = f"its loss cannot be computed on a microbatch of these arrays: {shapes}"
+        told = f"{type(error).__name__}: {error}"
+        raise ConfigError([Problem("task.type", config.task.type, allowed, told)]) from error
+    shardings = sharding.state_shardings(mesh, abstract, optimizer.transformation, config.sharding.min_size)
+    return sharding.with_shardings(abstract, shardings)
+
+
+def _evaluation(experiment: Experiment, name: str, spec: schema.Eval, example: Mapping[str, Any]) -> Evaluation:
+    config = experiment.config
+    source, transforms = _examples(spec.data, f"evals.{name}.data")
+    if hasattr(source, "zeros") and not transforms:  # else as in training: no example is read before its time
+        example = _example(source, transforms, config.seed)
+    batch_size = spec.batch_size or config.batch_size
+    return Evaluation(
+        name=name,
+        source=source,
+        transforms=transforms,
+        every=experiment.every(spec.every),
+        batch_size=batch_size,
+        num_batches=spec.num_batches or None,
+        place=sharding.BatchPlacer(experiment.mesh, batch_size, None),
+        example=example,
+        num_workers=config.data.num_workers,
+        prefetch=config.data.prefetch,
+        seed=config.seed,
+    )

@@ -1,0 +1,41 @@
+"""The end of a run whose loss or gradients stopped being finite, told so that a person can look in the right place."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxtrain.errors import NonFiniteError
+from jaxtrain.step import Counters, TrainState
+
+
+def raise_if_halted(counters: Counters | None, state: TrainState) -> None:
+    """Raise NonFiniteError, naming the step, what was not finite and where first, if the state accepts no more updates.
+
+    `counters` may be older than the state. Reads the device only to tell.
+    """
+    if counters is None or not counters.halted:
+        return
+    now = jax.device_get(state.counters)
+    step, leaf = int(now.bad_step), int(now.bad_leaf)
+    paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(state.params)]
+    bad_params = [
+        path for path, leaf_ in zip(paths, jax.tree.leaves(state.params), strict=True) if not _is_finite(leaf_)
+    ]
+    if bad_params:
+        where = f"the parameter {bad_params[0]} itself is not finite"
+    elif leaf >= 0:
+        where = f"the first gradient that is not finite is that of {paths[leaf]}"
+    else:
+        where = "its gradients are finite, the loss is not"
+    row = int(now.in_a_row)
+    raise NonFiniteError(
+        f"The loss or its gradient is not finite at step {step}: {where}. {row} step{'s' * (row != 1)} in a row "
+        f"{'were' if row != 1 else 'was'} left out, {int(now.skipped)} in all; no update was made from them. The newest "
+        'checkpoint is from before. Lower --config.optimizer.learning_rate, set --config.clip_norm, look at the data of '
+        'that step, or go on without such batches by --config.nonfinite.policy=skip.'
+    )
+
+
+def _is_finite(leaf: Any) -> bool:
+    return bool(jnp.isfinite(leaf).all())

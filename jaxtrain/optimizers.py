@@ -1,0 +1,117 @@
+"""The optimizer chain and the learning rate's schedule.
+
+A schedule is a function: number of updates made -> factor of `optimizer.learning_rate`, 0 to 1. Every schedule is
+preceded by a linear warmup of `schedule.warmup`, from 1 / warmup to 1, so that no update is made at rate 0.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+
+from jaxtrain.build import build, import_target
+from jaxtrain.config import Config
+from jaxtrain.errors import ConfigError, Problem
+from jaxtrain.typing import Array
+
+Schedule = Callable[[Array], Array]
+
+
+def constant() -> Schedule:
+    """Stay at 1."""
+    return lambda updates: jnp.ones_like(updates, jnp.float32)
+
+
+def cosine(num_steps: int, final: float = 0.0) -> Schedule:
+    """Fall from 1 to `final` over `num_steps` along half a cosine (Loshchilov and Hutter, SGDR, section 3, eq. 5)."""
+
+    def schedule(updates: Array) -> Array:
+        progress = jnp.clip(updates / num_steps, 0.0, 1.0)
+        return final + (1 - final) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
+
+    return schedule
+
+
+def linear(num_steps: int, final: float = 0.0) -> Schedule:
+    """Fall from 1 to `final` over `num_steps` in a straight line."""
+    return lambda updates: 1 + (final - 1) * jnp.clip(updates / num_steps, 0.0, 1.0)
+
+
+def with_warmup(schedule: Schedule, warmup_steps: int) -> Schedule:
+    """Rise linearly over `warmup_steps` updates, then follow `schedule` from its start."""
+    if warmup_steps == 0:
+        return schedule
+
+    def warmed(updates: Array) -> Array:
+        rising = (updates + 1) / (warmup_steps + 1)
+        return jnp.where(updates < warmup_steps, rising, schedule(jnp.maximum(updates - warmup_steps, 0)))
+
+    return warmed
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """transformation: what the step applies.   learning_rate: updates made -> rate of the next one, float32."""
+
+    transformation: optax.GradientTransformation
+    learning_rate: Callable[[Array], Array]
+
+
+def make_optimizer(config: Config, num_steps: int | None, warmup_steps: int) -> Optimizer:
+    """Build the optimizer that `config` describes for a run of `num_steps` (None: its length is a time).
+
+    Clipping, where asked for, comes first and sees the whole batch's gradient. Raises ConfigError.
+    """
+    if num_steps is not None and warmup_steps >= num_steps:
+        raise ConfigError(
+            [
+                Problem(
+                    "schedule.warmup",
+                    config.schedule.warmup,
+                    f"a warmup of {warmup_steps} steps never ends in a run of {num_steps} steps, so the rate never peaks",
+                    f'Use at most "{max(num_steps - 1, 0)} steps".',
+                )
+            ]
+        )
+    runtime = {} if num_steps is None else {"num_steps": num_steps - warmup_steps}
+    if num_steps is None and "num_steps" in inspect.signature(import_target(config.schedule.type)).parameters:
+        raise ConfigError(
+            [
+                Problem(
+                    "schedule.type",
+                    config.schedule.type,
+                    f"this schedule needs to know the number of steps, but --config.duration={config.duration} is a time",
+                    "Use a duration in steps, epochs or examples, or the constant schedule.",
+                )
+            ]
+        )
+    schedule = with_warmup(build(config.schedule, **runtime), warmup_steps)
+    _refuse_zero_schedule(schedule, config)
+    peak = config.optimizer.learning_rate
+
+    def learning_rate(updates: Array) -> Array:
+        return jnp.asarray(peak * schedule(updates), jnp.float32)
+
+    transformation: Any = build(config.optimizer, learning_rate=learning_rate)
+    if config.clip_norm:
+        transformation = optax.chain(optax.clip_by_global_norm(config.clip_norm), transformation)
+    return Optimizer(optax.with_extra_args_support(transformation), learning_rate)
+
+
+def _refuse_zero_schedule(schedule: Schedule, config: Config) -> None:
+    """Refuse a schedule that starts at 0 and stays there, as some of optax's do with 0 transition steps."""
+    start = [float(schedule(jnp.array(updates, jnp.int32))) for updates in (0, 1, 2)]
+    if not all(map(lambda factor: jnp.isfinite(factor), start)) or max(start) <= 0.0:
+        raise ConfigError(
+            [
+                Problem(
+                    "schedule.type",
+                    config.schedule.type,
+                    f"its first factors are {start}; it must be finite and above 0 within the first 3 updates",
+                    'Leave the warmup to --config.schedule.warmup="N steps".',
+                )
+            ]
+        )

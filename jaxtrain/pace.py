@@ -1,0 +1,47 @@
+"""How far a run is, and what is due."""
+
+import time
+from collections.abc import Callable
+
+from jaxtrain.duration import Every
+
+
+class Pace:
+    """Counts steps and seconds of training, and decides what is due by the one rule there is.
+
+    num_steps: the last step, None when only time ends the run.   max_secs: its time, None when only steps do.
+    step, secs: where the run begins this time; seconds of earlier launches count. Both are read only.
+    """
+
+    def __init__(
+        self,
+        num_steps: int | None,
+        max_secs: float | None,
+        *,
+        step: int = 0,
+        secs: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.num_steps = num_steps
+        self.step = step
+        self.secs = secs
+        self._max_secs = max_secs
+        self._previous_secs = secs
+        self._clock = clock
+        self._origin = clock() - secs
+
+    def advance(self) -> int:
+        """Count a step that was made. Returns its number."""
+        self.step += 1
+        self._previous_secs, self.secs = self.secs, self._clock() - self._origin
+        return self.step
+
+    @property
+    def is_over(self) -> bool:
+        """Was this the last step?"""
+        by_steps = self.num_steps is not None and self.step >= self.num_steps
+        return by_steps or (self._max_secs is not None and self.secs >= self._max_secs)
+
+    def due(self, every: Every) -> bool:
+        """Is it time, after the step just counted? After the last step it always is."""
+        return self.is_over or every.due(self.step, self.secs, self._previous_secs)

@@ -1,0 +1,134 @@
+"""The lines of a run: what a log point keeps on the device, and when it becomes numbers in `metrics.jsonl`.
+
+A log point must not wait for the device, so it reads what the log point before it kept. Whatever is still kept is
+written before a checkpoint or an evaluation, which wait for the device anyway, and at the end.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+
+from jaxtrain.evaluate import compute
+from jaxtrain.step import Counters, Interval
+from jaxtrain.writers import Writer
+from jaxtrain.writers.jsonl import MetricsFile
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+    """One log point, not yet read from the device."""
+
+    step: int
+    interval: Interval
+    counters: Counters
+    host: Mapping[str, Any]
+
+
+class StepTimer:
+    """Takes the time of steps, and of their waiting for data, without what is neither (evaluations, compilation)."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._waited_before = self._waited = 0.0
+        self._restart()
+
+    def _restart(self) -> None:
+        self._start = self._clock()
+        self._paused = 0.0
+        self._num_steps = 0
+        self._waited_before = self._waited
+
+    def count_step(self, waited_secs: float) -> None:
+        """Count a step. `waited_secs`: the time that the run has waited for data in all."""
+        self._num_steps += 1
+        self._waited = waited_secs
+
+    def pause(self, secs: float) -> None:
+        """Leave out time that was spent on something else than steps."""
+        self._paused += secs
+
+    def take(self) -> dict[str, float]:
+        """Seconds per step, and of them waiting for data, since the last call."""
+        steps = max(self._num_steps, 1)
+        secs = max(self._clock() - self._start - self._paused, 1e-9)
+        taken = {"step_secs": secs / steps, "data_wait_secs": (self._waited - self._waited_before) / steps}
+        self._restart()
+        return taken
+
+
+class Reporter:
+    """Writes lines to `metrics.jsonl` and to every other writer. `on_log(step, scalars)` hears of each train line."""
+
+    def __init__(
+        self,
+        metrics_file: MetricsFile,
+        writers: Iterable[Writer],
+        *,
+        batch_size: int,
+        tokens_per_example: int | None,
+        last_step: int,
+        on_log: Callable[[int, Mapping[str, Any]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.timer = StepTimer(clock)
+        self.last_step = last_step  # of the newest log point
+        self.last_counters: Counters | None = None  # of the newest line that was read
+        self._file = metrics_file
+        self._writers = list(writers)
+        self._batch_size = batch_size
+        self._tokens_per_example = tokens_per_example
+        self._on_log = on_log
+        self._kept: _Kept | None = None
+
+    def keep(self, step: int, interval: Interval, counters: Counters, examples_seen: int) -> None:
+        """Remember a log point, and write the one before it. Arrays given here must not be donated later."""
+        rates = self.timer.take()
+        rates["examples_per_sec"] = self._batch_size / rates["step_secs"]
+        host: dict[str, Any] = {**rates, "examples_seen": examples_seen}
+        if self._tokens_per_example:
+            host["tokens_per_sec"] = rates["examples_per_sec"] * self._tokens_per_example
+            host["tokens_seen"] = examples_seen * self._tokens_per_example
+        self.last_step = step
+        kept, self._kept = self._kept, _Kept(step, interval, counters, host)
+        self._write(kept)
+
+    def flush(self) -> None:
+        """Write what is kept, and bring every line to the disk."""
+        kept, self._kept = self._kept, None
+        self._write(kept)
+        self._file.flush()
+
+    def has_eval(self, step: int, name: str) -> bool:
+        return self._file.has(name, step)
+
+    def write_eval(self, step: int, name: str, scalars: Mapping[str, Any]) -> None:
+        """Write the line of an evaluation, after the train lines up to its step."""
+        self.flush()
+        self._emit(step, name, scalars)
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+        for writer in self._writers:
+            writer.close()
+
+    def _write(self, kept: _Kept | None) -> None:
+        if kept is None:
+            return
+        interval, counters = jax.device_get((kept.interval, kept.counters))
+        self.last_counters = counters
+        scalars = compute(interval.metrics)
+        if interval.num_steps == 0:  # every batch was skipped or empty: there is no mean to tell
+            scalars = dict.fromkeys(scalars, float("nan"))
+        scalars |= {"skipped": int(counters.skipped), "empty": int(counters.empty), **kept.host}
+        self._emit(kept.step, "train", scalars)
+        self._on_log(kept.step, scalars)
+
+    def _emit(self, step: int, split: str, scalars: Mapping[str, Any]) -> None:
+        now = time.time()
+        self._file.write(step, split, scalars, now)
+        for writer in self._writers:
+            writer.write_scalars(step, split, scalars, now)

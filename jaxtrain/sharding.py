@@ -1,0 +1,159 @@
+"""Where arrays live: the device mesh, the sharding of the train state, and the placing of batches.
+
+Axes are of the mesh, dims are of an array. Batches are split over `data` and `fsdp` together; parameters and what
+belongs to them are split over `fsdp` and repeated over `data`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from jaxtrain.config import schema
+from jaxtrain.errors import ConfigError, Problem
+from jaxtrain.typing import PyTree
+
+AXES = ("data", "fsdp")
+BATCH_AXES = ("data", "fsdp")
+
+
+def mesh_shape(config: schema.Mesh, num_devices: int) -> dict[str, int]:
+    """Give the size of each axis, with the one that is -1 worked out. Raises ConfigError if they do not multiply up."""
+    sizes = {axis: getattr(config, axis) for axis in AXES}
+    free = [axis for axis, size in sizes.items() if size == -1]
+    spelled = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
+    if len(free) > 1:
+        raise ConfigError([Problem(f"mesh.{free[1]}", -1, f"only one axis may be -1 ({spelled})", "Give it a size.")])
+    fixed = math.prod(size for size in sizes.values() if size != -1)
+    if free and num_devices % fixed == 0:
+        sizes[free[0]] = num_devices // fixed
+    elif free or fixed != num_devices:
+        axis = next((axis for axis, size in sizes.items() if size not in (1, -1)), AXES[0])
+        rest = num_devices // math.gcd(num_devices, fixed // max(sizes[axis], 1))
+        fix = f"Use {' or '.join(f'{axis}={d}' for d in divisors(rest)[-3:])}, or --config.mesh.data=-1 for what is left."
+        allowed = f"the axes ({spelled}) multiply to {fixed}, but there are {num_devices} devices"
+        raise ConfigError([Problem(f"mesh.{axis}", sizes[axis], allowed, fix)])
+    return sizes
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, ascending."""
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def make_mesh(config: schema.Mesh, devices: Sequence[Any] | None = None) -> Mesh:
+    """Arrange all devices as the config says. Axes are Auto: shardings follow from those of the arguments."""
+    devices = jax.devices() if devices is None else devices
+    sizes = mesh_shape(config, len(devices))
+    return jax.make_mesh(
+        tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes), devices=list(devices)
+    )
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def num_batch_shards(mesh: Mesh) -> int:
+    return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+
+
+def largest_dim(mesh: Mesh, shape: Sequence[int], min_size: int) -> NamedSharding:
+    """Automatic FSDP: split the largest dim that `fsdp` divides (the first of equals); arrays below `min_size` elements stay whole."""
+    shards = mesh.shape["fsdp"]
+    fitting = [dim for dim, size in enumerate(shape) if size % shards == 0 and size > 0]
+    if shards == 1 or not fitting or math.prod(shape) < min_size:
+        return replicated(mesh)
+    dim = max(fitting, key=lambda dim: shape[dim])
+    return NamedSharding(mesh, PartitionSpec(*[None] * dim, "fsdp"))
+
+
+def state_shardings(mesh: Mesh, abstract_state: Any, optimizer: optax.GradientTransformation, min_size: int) -> Any:
+    """Give the sharding of every leaf of a train state.
+
+    Parameters: `largest_dim`. Optimizer state: like the parameter it belongs to; where it has a shape of its own (the
+    factored moments of adafactor), `largest_dim` of that shape. Everything else is repeated on every device.
+    """
+    everywhere = replicated(mesh)
+    params = jax.tree.map(lambda leaf: largest_dim(mesh, leaf.shape, min_size), abstract_state.params)
+
+    def like_param(leaf: Any, param: Any, sharding: NamedSharding) -> NamedSharding:
+        return sharding if leaf.shape == param.shape else largest_dim(mesh, leaf.shape, min_size)
+
+    opt_state = optax.tree_map_params(
+        optimizer,
+        like_param,
+        abstract_state.opt_state,
+        abstract_state.params,
+        params,
+        transform_non_params=lambda leaf: everywhere,
+    )
+    rest = jax.tree.map(lambda leaf: everywhere, abstract_state)
+    return rest.__class__(**{**vars(rest), "params": params, "opt_state": opt_state})
+
+
+def with_shardings(abstract: PyTree, shardings: PyTree) -> PyTree:
+    """Attach shardings to the shapes and dtypes of a tree."""
+    return jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, shardings)
+
+
+class BatchPlacer:
+    """Puts the rows that this process holds of a batch onto its devices.
+
+    num_microbatches: k; arrays become [k, batch / k, ...] with the second dim split over the batch axes.
+    None: arrays stay [batch, ...], split in the first dim, as evaluation wants them.
+    """
+
+    def __init__(self, mesh: Mesh, batch_size: int, num_microbatches: int | None):
+        self.batch_size = batch_size
+        self.num_microbatches = num_microbatches
+        lead = () if num_microbatches is None else (None,)
+        self.sharding = NamedSharding(mesh, PartitionSpec(*lead, BATCH_AXES))
+        self.rows = self._local_rows()
+        self._is_whole = len(self.rows) == batch_size
+
+    def _lead_shape(self) -> tuple[int, ...]:
+        k = self.num_microbatches
+        return (self.batch_size,) if k is None else (k, self.batch_size // k)
+
+    def _local_rows(self) -> np.ndarray:
+        """The row numbers of the batch that this process's devices hold, ascending within each microbatch."""
+        rows = np.arange(self.batch_size).reshape(self._lead_shape())
+        indices = self.sharding.devices_indices_map(rows.shape)
+        dim = rows.ndim - 1
+        mine = {indices[device][dim].indices(rows.shape[dim]) for device in self.sharding.addressable_devices}
+        parts = [rows[..., slice(*bounds)] for bounds in sorted(mine)]
+        return np.concatenate(parts, axis=dim).reshape(-1)
+
+    def __call__(self, local_batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+        """Place arrays [local_batch, ...], the rows `self.rows` in that order."""
+        lead = self._lead_shape()
+        placed = {}
+        for name, rows in local_batch.items():
+            local = rows.reshape(*lead[:-1], -1, *rows.shape[1:])
+            if self._is_whole:
+                placed[name] = jax.device_put(local, self.sharding)
+            else:
+                placed[name] = jax.make_array_from_process_local_data(self.sharding, local, (*lead, *rows.shape[1:]))
+        return placed
+
+    def abstract(self, example: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes and dtypes of a placed batch of examples like this one."""
+        return {
+            name: jax.ShapeDtypeStruct((*self._lead_shape(), *value.shape), value.dtype, sharding=self.sharding)
+            for name, value in example.items()
+        }
+
+
+def table(tree: PyTree, shardings: PyTree | None = None) -> list[tuple[str, tuple[int, ...], str, str, int]]:
+    """List each leaf of a tree: path, shape, dtype, sharding, bytes per device."""
+    rows = []
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        shard = math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        spec = ", ".join(str(axis) for axis in leaf.sharding.spec) or "-"
+        rows.append((jax.tree_util.keystr(path, simple=True, separator="/"), leaf.shape, str(leaf.dtype), spec, shard))
+    return rows

@@ -1,0 +1,208 @@
+"""One training step and one evaluation step, as pure functions of a state and a batch.
+
+`make_train_step` is all that a loop of your own needs:
+
+    train_step = jax.jit(make_train_step(task, optimizer), donate_argnums=0)
+    state, metrics = train_step(state, batch)
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxtrain import accumulation
+from jaxtrain.accumulation import Microbatch, Verdict, select
+from jaxtrain.metrics import Mean
+from jaxtrain.tasks.task import Task
+from jaxtrain.typing import Array, Batch, ModelState, Params, PyTree
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Counters:
+    """What became of the batches that were not applied; int32 unless said otherwise.
+
+    skipped: batches dropped because a loss or gradient was not finite.   empty: batches of weight 0.
+    in_a_row: skipped batches since the last applied one.   halted: bool, no update is applied any more.
+    bad_step, bad_leaf: the step of the first skipped batch of the row, and its first non-finite leaf among the
+    gradients (-1: only the loss was not finite).
+    """
+
+    skipped: Array
+    empty: Array
+    in_a_row: Array
+    halted: Array
+    bad_step: Array
+    bad_leaf: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """Metrics merged over the applied steps since the last line of the log. num_steps: int32, how many those are."""
+
+    num_steps: Array
+    metrics: dict[str, Any]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+    """All that training continues from. Data only: no functions, nothing of the host.
+
+    step: int32, batches consumed.   key: the run's PRNG key; it never changes, steps fold their number into it.
+    """
+
+    step: Array
+    params: Params
+    model_state: ModelState
+    opt_state: optax.OptState
+    key: Array
+    counters: Counters
+    interval: Interval
+
+
+def make_init(
+    task: Task, optimizer: optax.GradientTransformation, *, params_dtype: Any = jnp.float32
+) -> Callable[[Array, Batch], TrainState]:
+    """Give `init(key, batch)`, which makes the state before step 1. `batch` is one of the run's, [k, batch / k, ...]."""
+
+    def init(key: Array, batch: Batch) -> TrainState:
+        microbatch = jax.tree.map(lambda x: x[0], batch)
+        params, model_state = task.init(jax.random.fold_in(key, 0), microbatch)
+        params = cast(params, params_dtype)
+        output = zeros_like(jax.eval_shape(lambda: task.loss(params, model_state, microbatch, key, True)))
+        metrics = _step_metrics(output.loss, output.metrics, jnp.zeros(()), jnp.zeros(()))
+        zero = jnp.zeros((), jnp.int32)
+        return TrainState(
+            step=zero,
+            params=params,
+            model_state=model_state,
+            opt_state=optimizer.init(params),
+            key=key,
+            counters=Counters(zero, zero, zero, jnp.array(False), zero, zero),
+            interval=Interval(zero, zeros_like(metrics)),
+        )
+
+    return init
+
+
+def make_train_step(
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    *,
+    learning_rate: Callable[[Array], Array] = lambda updates: jnp.nan,
+    engine: str = "multisteps",
+    compute_dtype: Any = jnp.float32,
+    nonfinite_limit: int = 1,
+) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Any]]]:
+    """Give `train_step(state, batch) -> (state, metrics)`.
+
+    Every leaf of `batch` is [k, batch / k, ...]; k microbatches make one update (see accumulation.py). `metrics` holds
+    the step's own, unmerged: "loss", the task's, "grad_norm" (before clipping) and "learning_rate" (what
+    `learning_rate(updates)` says, for the log only). The `nonfinite_limit`-th batch in a row with a value that is not
+    finite halts the state: later steps consume batches and change nothing else.
+    """
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
+        step = state.step + 1
+        step_key = jax.random.fold_in(state.key, step)
+
+        def microbatch(params: Params, model_state: ModelState, batch: Batch, index: Array) -> Microbatch:
+            key = jax.random.fold_in(step_key, index)
+
+            def total_loss(params: Params) -> tuple[Array, Any]:
+                output = task.loss(cast(params, compute_dtype), model_state, batch, key, True)
+                return output.loss.total, output
+
+            grads, output = jax.grad(total_loss, has_aux=True)(params)
+            return Microbatch(grads, output.loss, output.metrics, output.model_state)
+
+        done = accumulation.accumulate(
+            microbatch,
+            optimizer,
+            engine,
+            state.params,
+            state.opt_state,
+            state.model_state,
+            batch,
+            enabled=~state.counters.halted,
+        )
+        updates = state.step - state.counters.skipped - state.counters.empty
+        metrics = _step_metrics(done.loss, done.metrics, done.verdict.grad_norm, learning_rate(updates))
+        state = TrainState(
+            step=step,
+            params=done.params,
+            model_state=done.model_state,
+            opt_state=done.opt_state,
+            key=state.key,
+            counters=_count(state.counters, step, done.loss.weight, done.verdict, nonfinite_limit),
+            interval=_extend(state.interval, metrics, done.verdict.applied),
+        )
+        return state, metrics
+
+    return train_step
+
+
+def make_eval_step(
+    task: Task, *, compute_dtype: Any = jnp.float32
+) -> Callable[[Params, ModelState, Batch], dict[str, Any]]:
+    """Give `eval_step(params, model_state, batch) -> metrics`: "loss" and the task's. `batch` is [batch, ...]."""
+
+    def eval_step(params: Params, model_state: ModelState, batch: Batch) -> dict[str, Any]:
+        output = task.loss(cast(params, compute_dtype), model_state, batch, jax.random.key(0), False)
+        return {"loss": output.loss, **output.metrics}
+
+    return eval_step
+
+
+def drain(interval: Interval, counters: Counters) -> tuple[Interval, Counters]:
+    """Give an empty interval to go on with, and a copy of the counters that outlives the state they are part of."""
+    return zeros_like(interval), jax.tree.map(jnp.copy, counters)
+
+
+def _step_metrics(loss: Mean, task_metrics: dict[str, Any], grad_norm: Array, learning_rate: Array) -> dict[str, Any]:
+    one = jnp.ones((), jnp.float32)
+    return {
+        "loss": loss,
+        **task_metrics,
+        "grad_norm": Mean(grad_norm, one),
+        "learning_rate": Mean(jnp.asarray(learning_rate, jnp.float32), one),
+    }
+
+
+def _count(old: Counters, step: Array, weight: Array, verdict: Verdict, nonfinite_limit: int) -> Counters:
+    """Tell a skipped batch from an empty one, and halt at the limit."""
+    skipped = ~verdict.finite & ~old.halted
+    empty = verdict.finite & (weight == 0) & ~old.halted
+    in_a_row = jnp.where(skipped, old.in_a_row + 1, jnp.where(verdict.applied, 0, old.in_a_row))
+    begins = skipped & (old.in_a_row == 0)
+    return Counters(
+        skipped=old.skipped + skipped,
+        empty=old.empty + empty,
+        in_a_row=in_a_row,
+        halted=old.halted | (in_a_row >= nonfinite_limit),
+        bad_step=jnp.where(begins, step, old.bad_step),
+        bad_leaf=jnp.where(begins, verdict.bad_leaf, old.bad_leaf),
+    )
+
+
+def _extend(interval: Interval, metrics: dict[str, Any], applied: Array) -> Interval:
+    """Merge the metrics of an applied step; those of any other are not part of a mean."""
+    merged = {name: metric.merge(metrics[name]) for name, metric in interval.metrics.items()}
+    merged = select(interval.num_steps == 0, metrics, merged)  # so that a metric needs no neutral element
+    return Interval(interval.num_steps + applied, select(applied, merged, interval.metrics))
+
+
+def cast(tree: PyTree, dtype: Any) -> PyTree:
+    """Convert the floating-point leaves of a tree."""
+    return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
+
+
+def zeros_like(tree: PyTree) -> PyTree:
+    """Zeros of the shapes and dtypes of a tree of arrays or `jax.ShapeDtypeStruct`."""
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), tree)

@@ -1,0 +1,253 @@
+"""Train a model: the one loop, and the only file that knows all the others.
+
+`train` makes the parts of a run, and `Loop` is what they do together. Where the story goes on: what a config means in
+check.py, its objects and programs in experiment.py, the step in step.py, the lines it writes in reporting.py.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from jaxtrain import compiling, resume, session, writers
+from jaxtrain.callbacks import Callbacks
+from jaxtrain.check import checked
+from jaxtrain.checkpoint import Checkpoints
+from jaxtrain.data.prefetch import DevicePrefetch
+from jaxtrain.evaluate import Evaluation, Evaluator
+from jaxtrain.experiment import Experiment, assemble
+from jaxtrain.nonfinite import raise_if_halted
+from jaxtrain.pace import Pace
+from jaxtrain.preemption import Signals
+from jaxtrain.reporting import Reporter
+from jaxtrain.step import TrainState
+from jaxtrain.timeline import Timeline
+from jaxtrain.writers.jsonl import read_lines
+
+_logger = logging.getLogger(__name__)
+_MAX_STEPS_IN_FLIGHT = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """How a call of `train` ended.
+
+    status: "finished", or "preempted" when it stopped early and the same call resumes it.   step: the last one made.
+    state: the TrainState after it; None if there was nothing left to do.
+    history: the lines of metrics.jsonl, those of earlier launches too.
+    """
+
+    status: str
+    step: int
+    state: TrainState | None
+    history: list[dict[str, Any]]
+    workdir: Path
+
+
+def train(
+    config: Any,
+    workdir: str | Path | None = None,
+    *,
+    fresh: bool = False,
+    allow_drift: bool = False,
+    signals: Signals | None = None,
+) -> Result:
+    """Train what `config` describes until its duration is over; resume where the workdir's checkpoints end.
+
+    config: a ConfigDict, a Config or nested dicts.   workdir: by default runs/<name>.
+    fresh: set aside what the workdir holds, and begin.   allow_drift: resume although the config is another run's.
+    signals: the program's own, if it installed them before importing JAX.
+    Raises a subclass of JaxtrainError (errors.py) for every end that has a name.
+    """
+    timeline = Timeline()
+    config = checked(config)
+    compiling.enable_cache(config.compile_cache)
+    with session.opened(config, workdir, signals) as here, contextlib.ExitStack() as stack:
+        experiment = assemble(config, autotune_dir=str(here.workdir.autotune_dir))
+        timeline.mark("data and model")
+        if fresh:
+            here.workdir.set_aside()
+        launch = resume.describe_launch(experiment)
+        resume.refuse_drift(here.workdir, config, launch, allow_drift)
+        checkpoints = stack.enter_context(contextlib.closing(experiment.open_checkpoints(here.workdir)))
+        start = resume.start_from(checkpoints.newest())
+        pace = Pace(experiment.num_steps, experiment.max_secs, step=start.step, secs=start.secs)
+        if resume.is_complete(here.workdir, config, pace, experiment.evaluations):
+            _logger.info("%s is finished at step %d: nothing to do", here.workdir.path, start.step)
+            return _result(here, "finished", start.step, None)
+
+        here.begin(config, launch, start.step)
+        state = checkpoints.restore(start.step, experiment.abstract_state) if start.step else experiment.init_state()
+        timeline.mark("restoring the state" if start.step else "making the state")
+        loop = Loop(experiment, checkpoints, here, start, pace, state, timeline)
+        status = stack.enter_context(contextlib.closing(loop)).run()
+        here.end(status, pace.step, loop.reason)
+        return _result(here, status, pace.step, loop.state)
+
+
+def _result(here: session.Session, status: str, step: int, state: TrainState | None) -> Result:
+    return Result(status, step, state, list(read_lines(here.workdir.metrics_path)), here.workdir.path)
+
+
+class Loop:
+    """A run under way: its parts, and the steps they make together."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        checkpoints: Checkpoints,
+        here: session.Session,
+        start: resume.Start,
+        pace: Pace,
+        state: TrainState,
+        timeline: Timeline,
+    ):
+        config = experiment.config
+        self.experiment, self.checkpoints, self.here = experiment, checkpoints, here
+        self.pace, self.state, self.timeline = pace, state, timeline
+        self.position, self.num_bad = start.position, start.num_bad
+        self.saved_step = start.step
+        self.log_every = experiment.every(config.log.every)
+        self.checkpoint_every = experiment.every(config.checkpoint.every)
+
+        self.batches = DevicePrefetch(experiment.loader(start.position, start.num_bad), experiment.place)
+        self.train_step = experiment.compile_train_step()
+        self.drain = experiment.compile_drain()
+        self.evaluator = Evaluator(experiment.compile_eval_step)
+        for evaluation in experiment.evaluations:
+            self.evaluator.check(evaluation, state.params, state.model_state)
+        timeline.mark("compiling")
+
+        self.callbacks = Callbacks(experiment, here.workdir.path, state)
+        self.reporter = Reporter(
+            writers.open_metrics(here.workdir, start.step),
+            writers.open_writers(here.workdir, config, start.step, pace),
+            batch_size=config.batch_size,
+            tokens_per_example=experiment.tokens_per_example,
+            last_step=start.step,
+            on_log=self.callbacks.on_log,
+        )
+
+    def run(self) -> str:
+        """Make steps until the run is over or has to stop. Returns its status."""
+        self.here.signals.ready()
+        try:
+            self.callbacks.on_start()
+            if self.pace.step:
+                self.evaluate()  # what the launch before did not get to
+            self.make_steps()
+            if self.is_interrupted():
+                return self.stop()
+            return self.finish()
+        except BaseException as error:
+            self.callbacks.on_error(error)
+            raise
+
+    def make_steps(self) -> None:
+        in_flight: deque[Any] = deque()
+        while not (self.pace.is_over or self.is_interrupted() or self.callbacks.run.stop_reason):
+            item = self.batches.next(self.is_interrupted)
+            if item is None:
+                return
+            batch, loaded = item
+            self.state, metrics = self.train_step(self.state, batch)
+            in_flight.append(metrics["loss"].total)
+            if len(in_flight) > _MAX_STEPS_IN_FLIGHT:
+                in_flight.popleft().block_until_ready()
+            step = self.count_step(loaded.num_bad)
+            if self.pace.due(self.log_every):
+                self.log()
+            if self.pace.due(self.checkpoint_every):
+                self.save()
+            self.evaluate()
+            self.callbacks.on_step(step)
+
+    def count_step(self, num_bad: int) -> int:
+        self.position += self.experiment.config.batch_size
+        self.num_bad += num_bad
+        step = self.pace.advance()
+        self.callbacks.run.state = self.state
+        self.here.workdir.progress(step)
+        self.reporter.timer.count_step(self.batches.wait_secs)
+        if not self.timeline.is_over:
+            self.state.step.block_until_ready()
+            _logger.info("%s", self.timeline.finish("the first step"))
+            self.here.workdir.write_status("running", step)
+        committed = self.checkpoints.poll()  # raises if a save failed in the background
+        if committed is not None:
+            self.callbacks.on_checkpoint(committed)
+        return step
+
+    def log(self) -> None:
+        """Keep the interval on the device, write the one kept before, and begin a new one."""
+        full = self.state.interval
+        empty, counters = self.drain(full, self.state.counters)
+        self.state = dataclasses.replace(self.state, interval=empty)
+        self.reporter.keep(self.pace.step, full, counters, self.position)
+        raise_if_halted(self.reporter.last_counters, self.state)
+
+    def save(self) -> None:
+        """Save the state, unless it is saved or nothing may be trusted any more. Lines up to here are on disk first."""
+        self.reporter.flush()
+        raise_if_halted(self.state.counters, self.state)
+        if self.saved_step == self.pace.step:
+            return
+        info = resume.Start(self.pace.step, self.position, self.pace.secs, self.num_bad)
+        self.checkpoints.save(self.pace.step, self.state, dataclasses.asdict(info))
+        self.saved_step = self.pace.step
+
+    def evaluate(self) -> None:
+        """Run each evaluation that is due and has no line yet, in the order of the config."""
+        for evaluation in self.experiment.evaluations:
+            if self.pace.due(evaluation.every) and not self.reporter.has_eval(self.pace.step, evaluation.name):
+                self.evaluate_one(evaluation)
+
+    def evaluate_one(self, evaluation: Evaluation) -> None:
+        self.reporter.flush()
+        started = time.monotonic()
+        scalars = self.evaluator.run(evaluation, self.state.params, self.state.model_state, self.is_interrupted)
+        self.reporter.timer.pause(time.monotonic() - started)
+        if scalars is None:
+            return  # interrupted; the next launch evaluates
+        self.reporter.write_eval(self.pace.step, evaluation.name, scalars)
+        self.callbacks.on_eval(self.pace.step, evaluation.name, scalars)
+
+    def finish(self) -> str:
+        """Make the last line, checkpoint and evaluations, as far as the last step did not."""
+        if self.reporter.last_step != self.pace.step:
+            self.log()
+        self.save()
+        for evaluation in self.experiment.evaluations:
+            if not self.reporter.has_eval(self.pace.step, evaluation.name):
+                self.evaluate_one(evaluation)
+        if self.is_interrupted():
+            return self.stop()
+        self.await_checkpoint()
+        self.callbacks.on_end()
+        return "finished"
+
+    def stop(self) -> str:
+        """Save where the run is, so that the same command goes on from here."""
+        _logger.warning("stopping at step %d: %s", self.pace.step, self.reason)
+        self.save()
+        self.await_checkpoint()
+        return "preempted"
+
+    def await_checkpoint(self) -> None:
+        self.checkpoints.wait()
+        while (committed := self.checkpoints.poll()) is not None:
+            self.callbacks.on_checkpoint(committed)
+
+    def is_interrupted(self) -> bool:
+        return self.here.signals.requested is not None
+
+    @property
+    def reason(self) -> str:
+        return self.here.signals.requested or self.callbacks.run.stop_reason or ""
+
+    def close(self) -> None:
+        self.batches.close()
+        self.reporter.close()
