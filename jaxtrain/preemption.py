@@ -1,8 +1,9 @@
 """SIGTERM, SIGUSR1 and Ctrl-C: the run stops where it can be resumed, and a second signal ends it at once.
 
-A Python signal handler only runs between two bytecodes of the main thread, which a compilation keeps away for minutes.
-So the program (`install`) blocks the signals and a thread of its own waits for them with `sigwait`; threads started
-later inherit the blocked mask. Only a call that holds the GIL delays that thread.
+A Python signal handler runs in the main thread, between two bytecodes: in a call that takes minutes, such as a
+compilation, not at all or only to set a flag that nobody looks at. So the program blocks the signals (`install`) and a
+thread of its own waits for them with `sigwait`; threads started later inherit the blocked mask. Only a call that holds
+the GIL delays that thread.
 """
 
 import contextlib
