@@ -10,6 +10,7 @@ from jaxtrain.build import RUNTIME_NAMES, check_options, import_target, signatur
 from jaxtrain.build.options import OPEN
 from jaxtrain.build.targets import REQUIRED
 from jaxtrain.config import Config, Parsed, flatten, load, parse, split_argv, to_dict, unknown_flags
+from jaxtrain.config.plain import is_group
 from jaxtrain.config.raw import shown
 from jaxtrain.errors import ConfigError, Problem, WorkdirError
 from jaxtrain.redact import redact
@@ -83,7 +84,7 @@ def _specs(value: Any, key: str, runtime_names: tuple[str, ...]) -> Iterator[tup
     """Every (key, spec, names that the trainer passes to it) inside a config."""
     if isinstance(value, OPEN):
         yield key, value, runtime_names
-    if dataclasses.is_dataclass(value) and type(value).__module__ == Config.__module__:
+    if is_group(value):
         items: Mapping[str, Any] = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         items = {**items, **items.get("options", {})}
     else:

@@ -2,6 +2,7 @@
 
 import ast
 import collections.abc
+import contextlib
 import difflib
 import enum
 import inspect
@@ -120,17 +121,18 @@ def _read_int(value: Any) -> int:
 
 
 def _read_float(value: Any) -> float:
-    try:
-        if isinstance(value, Text):
-            return float(value)
-        if _is_number(value, numbers.Real):
+    if isinstance(value, Text):
+        number = _number_in(value)
+        if number is not NOTHING and "," not in value:
+            return float(number)
+    elif _is_number(value, numbers.Real):
+        try:
             number = float(value)
-            if isinstance(value, numbers.Integral) and int(number) != int(value):
-                raise MismatchError("a number that a float holds exactly", number)
-            return number
-    except (ValueError, OverflowError):
-        if isinstance(value, numbers.Real):
+        except OverflowError:
             raise MismatchError("a number that a float holds exactly") from None
+        if isinstance(value, numbers.Integral) and int(number) != int(value):
+            raise MismatchError("a number that a float holds exactly", number)
+        return number
     raise MismatchError("a number", _number_in(value))
 
 
@@ -175,7 +177,10 @@ def _read_sequence(value: Any, origin: Any, kinds: tuple[Any, ...]) -> Any:
     allowed = "a list with commas"
     items = _split(value) if isinstance(value, Text) else value
     if not isinstance(items, tuple | list):
-        raise MismatchError(allowed, (value,) if _is_plain(value) else NOTHING)
+        alone = NOTHING
+        with contextlib.suppress(MismatchError):
+            alone = _read_sequence((value,), tuple, kinds) if _is_plain(value) else NOTHING
+        raise MismatchError(allowed, alone)
     is_fixed = origin is tuple and bool(kinds) and Ellipsis not in kinds
     if is_fixed and len(items) != len(kinds):
         raise MismatchError(f"a list of {len(kinds)} values, not {len(items)}", NOTHING)

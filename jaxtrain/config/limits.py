@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import math
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,7 +38,7 @@ def between(low: float, high: float) -> Limit:
 
 def at_least(low: float) -> Limit:
     """Finite numbers from `low` up."""
-    return between(low, MAX_COUNT)
+    return between(low, MAX_COUNT if isinstance(low, int) else sys.float_info.max)
 
 
 def rest_or_count() -> Limit:

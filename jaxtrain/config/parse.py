@@ -38,9 +38,7 @@ class Parsed:
 
 def parse(source: Draft | config_dict.ConfigDict | Mapping[str, Any] | Config) -> Parsed:
     """Read a config from what `load` returned, or from plain Python data. Never raises for anything a user wrote."""
-    draft = (
-        source if isinstance(source, Draft) else Draft(plain.to_raw(source) if isinstance(source, Config) else source)
-    )
+    draft = source if isinstance(source, Draft) else Draft(source)
     clean, problems = raw.clean(draft.raw)
     reader = _Reader([*draft.problems, *problems])
     config = reader.group(Config, clean, "")
@@ -178,7 +176,8 @@ class _Reader:
         fix = suggestion(key, right) if all(limit.accepts(right) for limit in limits) else ""
         if isinstance(default, str) and kind is Any:
             right = ""  # the second stage leaves out what names no target, rather than check a guess
-        self.problems.append(Problem(key, raw.shown(value), allowed, fix))
+        if key not in {problem.key for problem in self.problems}:  # one thing wrong with a value is told
+            self.problems.append(Problem(key, raw.shown(value), allowed, fix))
         return right
 
     def _not_a_group(self, cls: type, value: Any, key: str) -> Any:

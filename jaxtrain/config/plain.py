@@ -57,6 +57,11 @@ def default_config() -> config_dict.ConfigDict:
     return config
 
 
+def is_group(value: Any) -> bool:
+    """Is it a group of the schema, such as a Spec?"""
+    return dataclasses.is_dataclass(value) and type(value).__module__ == Config.__module__
+
+
 def _items(config: Any) -> Iterator[tuple[str, Any]]:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -67,7 +72,7 @@ def _items(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _raw(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and type(value).__module__ == Config.__module__:
+    if is_group(value):
         return to_raw(value)
     if isinstance(value, Mapping):
         return {key: _raw(item) for key, item in value.items()}
@@ -75,7 +80,7 @@ def _raw(value: Any) -> Any:
 
 
 def _jsonable(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and type(value).__module__ == Config.__module__:
+    if is_group(value):
         return to_dict(value)
     if isinstance(value, Mapping):
         return {key: _jsonable(item) for key, item in value.items()}

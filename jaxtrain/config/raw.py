@@ -56,12 +56,15 @@ def _shown_other(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(map(str, list(value)[:5])) + (", ...}" if len(value) > 5 else "}")
     if isinstance(value, tuple | list):
-        return "(" + ", ".join(shown(item) for item in value[:10]) + (", ...)" if len(value) > 10 else ")")
+        items = [f"{type(item).__name__}" if isinstance(item, tuple | list) else shown(item) for item in value[:10]]
+        return "(" + ", ".join(items) + (", ...)" if len(value) > 10 else ")")
     return f"an object of {type(value).__module__}.{type(value).__qualname__}"
 
 
 def _clean(value: Any, key: str, is_secret: bool, depth: int, problems: list[Problem]) -> Any:
     """`is_secret`: a name on the way to this value says that it holds a secret."""
+    if plain.is_group(value):
+        value = plain.to_raw(value)
     if isinstance(value, Mapping | config_dict.ConfigDict):
         if depth == _MAX_DEPTH:
             problems.append(Problem(key, "{...}", f"groups may be nested {_MAX_DEPTH} deep"))
