@@ -38,6 +38,7 @@ class Workdir:
         self.tensorboard_dir = self.path / "tensorboard"
         self.logs_dir = self.path / "logs"
         self.checkpoints_dir = self.path / "checkpoints"
+        self.autotune_dir = self.path / "autotune"
         self.run_id = uuid.uuid4().hex[:12]
         self._lock: Lock | None = None
         self._status = Status(self.status_path, self.run_id)
@@ -77,6 +78,11 @@ class Workdir:
         """Replace status.json now. A full disk is one warning; the heartbeat tries again."""
         self._status.write(state, step, reason)
 
+    @property
+    def step(self) -> int:
+        """The step that was last reported."""
+        return self._status.step
+
     def progress(self, step: int) -> None:
         """Note the step for the next heartbeat; costs nothing."""
         self._status.step = step
@@ -101,6 +107,32 @@ class Workdir:
         """The entries of all launches so far, the oldest first. Raises WorkdirError for a damaged file."""
         return self._read(self.manifest_path) or []
 
+    def set_aside(self) -> Path | None:
+        """Move what earlier runs left to `set_aside/<n>/`, where nothing reads it. Returns that, None if there was nothing.
+
+        Log files and tuning results stay. Raises WorkdirError.
+        """
+        # The checkpoints go first: killed in between, the next start resumes nothing instead of a part.
+        names = ["checkpoints", "config.json", "manifest.json", "metrics.jsonl", "status.json", "tensorboard"]
+        found = [name for name in names if os.path.lexists(self.path / name) and not _is_empty(self.path / name)]
+        if not found:
+            return None
+        number = 1
+        while (target := self.path / "set_aside" / str(number)).exists():
+            number += 1
+        try:
+            target.mkdir(mode=0o700, parents=True)
+            for name in found:
+                os.rename(self.path / name, target / name)
+            for directory in self._parts():
+                directory.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise WorkdirError(f"{self.path} cannot be set aside: {error.strerror}.") from error
+        return target
+
+    def _parts(self) -> tuple[Path, ...]:
+        return self.tensorboard_dir, self.logs_dir, self.checkpoints_dir, self.autotune_dir
+
     def _beat(self, interval_secs: float) -> None:
         while not self._released.wait(interval_secs):  # monotonic: setting the clock does not matter
             if self._lock is not None:
@@ -113,7 +145,7 @@ class Workdir:
             if make_parent:
                 parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.mkdir(mode=0o700, exist_ok=True)
-            for directory in (self.tensorboard_dir, self.logs_dir, self.checkpoints_dir):
+            for directory in self._parts():
                 directory.mkdir(mode=0o700, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.path) as probe:
                 probe.write(b"x")
@@ -122,7 +154,7 @@ class Workdir:
             raise WorkdirError(f"The workdir {self.path} cannot be used: {wrong}. Give another --workdir=.") from error
 
     def _what_is_wrong(self, problem: str) -> str:
-        for directory in (*reversed(self.path.parents), self.path, self.tensorboard_dir, self.logs_dir):
+        for directory in (*reversed(self.path.parents), self.path, *self._parts()):
             if os.path.lexists(directory) and not directory.is_dir():
                 return f"{directory} is a file"
         missing = [parent for parent in self.path.parents if not parent.exists()]
@@ -141,3 +173,7 @@ class Workdir:
             files.replace_json(path, document)
         except OSError as error:
             raise WorkdirError(f"{path} cannot be written: {error.strerror}. Nothing was changed.") from error
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
