@@ -4,6 +4,10 @@ import orbax.checkpoint as ocp
 from jaxtrain import compat
 
 
+def test_orbax_names_the_same_suffix_itself():
+    assert ocp.utils.TMP_DIR_SUFFIX == compat.ORBAX_TMP_SUFFIX
+
+
 def test_orbax_writes_an_unfinished_save_beside_its_final_name_with_our_suffix(tmp_path):
     seen = []
     options = ocp.AsyncOptions(post_finalization_callback=lambda: seen.extend(path.name for path in tmp_path.iterdir()))

@@ -51,8 +51,8 @@ class Checkpoints:
     ):
         """Open or create the directory and remove what killed saves left in it.
 
-        `keep_last` newest checkpoints and those for whose step `keep_every` is true survive retention. `notify` is told
-        whatever a person should know.
+        Retention keeps the `keep_last` newest checkpoints and, for good, the first one at or after each step for which
+        `keep_every` is true. `notify` is told whatever a person should know.
         """
         assert keep_last >= 1
         self._directory = pathlib.Path(directory).absolute()
@@ -105,6 +105,7 @@ class Checkpoints:
         self._draft = Manifest(
             step=step,
             time=time.time(),
+            keep=any(map(self._keep_every, range(max(newest, 0) + 1, step + 1))),
             config_hash=self._config_hash,
             versions=_versions(),
             info=json.loads(json.dumps(dict(info))),  # fails here, in the caller's thread, if it is no JSON
@@ -211,9 +212,15 @@ class Checkpoints:
             self._verified[step] = verification.verify(path)
         except DamagedError as reason:
             raise StorageError(f"The checkpoint {path} was written but reads back damaged: {reason}.") from reason
-        for old in retention.superseded(self.steps(), step, self._keep_last, self._keep_every):
+        for old in retention.superseded(self.steps(), step, self._keep_last, self._is_kept):
             self._verified.pop(old, None)
             retention.delete(self._directory / str(old))
+
+    def _is_kept(self, step: int) -> bool:
+        try:
+            return manifests.read(self._directory / str(step)).keep
+        except DamagedError:  # says nothing; what cannot be judged stays
+            return True
 
     def _storage_error(self, path: pathlib.Path, needed: int, error: BaseException) -> StorageError:
         """Give back the space that the failed save took, then say what failed and what would have been needed."""

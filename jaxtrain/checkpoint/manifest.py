@@ -35,11 +35,12 @@ class Manifest:
     """What a checkpoint says of itself.
 
     `info` is what the caller of `save` gave (position, counters, ...), `time` seconds since the epoch, `files` the
-    paths relative to the checkpoint.
+    paths relative to the checkpoint. `keep`: retention never deletes it.
     """
 
     step: int
     time: float
+    keep: bool
     config_hash: str
     versions: Mapping[str, str]
     info: Mapping[str, Any]
@@ -101,6 +102,7 @@ def _decode(content: dict[str, Any]) -> Manifest:
     return Manifest(
         step=content["step"],
         time=content["time"],
+        keep=content["keep"],
         config_hash=content["config_hash"],
         versions=content["versions"],
         info=content["info"],

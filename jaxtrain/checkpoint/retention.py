@@ -32,10 +32,10 @@ def set_aside(path: pathlib.Path) -> pathlib.Path:
     return path.rename(target / f"{path.name}-{number}")
 
 
-def superseded(steps: Iterable[int], verified: int, keep_last: int, keep_every: Callable[[int], bool]) -> list[int]:
+def superseded(steps: Iterable[int], verified: int, keep_last: int, is_kept: Callable[[int], bool]) -> list[int]:
     """List the steps that may go once `verified` has verified: all but the last up to it and those kept for good."""
     older = sorted(step for step in steps if step <= verified)[:-keep_last]
-    return [step for step in older if not keep_every(step)]
+    return [step for step in older if not is_kept(step)]
 
 
 def delete(path: pathlib.Path) -> None:

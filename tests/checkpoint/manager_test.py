@@ -212,6 +212,17 @@ def test_retention_keeps_the_last_ones_and_those_kept_for_good(open_checkpoints)
     assert checkpoints.steps() == [4, 6, 7]
 
 
+def test_one_checkpoint_is_kept_for_each_period_although_none_falls_on_its_multiple(open_checkpoints):
+    every_ten = {"keep_last": 1, "keep_every": lambda step: step % 10 == 0}
+    for steps in ((3, 6, 9), (12, 15, 18), (19, 21, 24, 27)):  # also across restarts
+        checkpoints = open_checkpoints(**every_ten)
+        for step in steps:
+            _save(checkpoints, step)
+            checkpoints.poll()
+        checkpoints.close()
+    assert checkpoints.steps() == [12, 21, 27]
+
+
 def test_nothing_is_deleted_when_the_newer_one_reads_back_damaged(open_checkpoints, directory, monkeypatch):
     checkpoints = open_checkpoints(keep_last=1)
     _save(checkpoints, 1)

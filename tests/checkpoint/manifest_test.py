@@ -11,6 +11,7 @@ from jaxtrain.checkpoint.manifest import DamagedError, Manifest
 DRAFT = Manifest(
     step=7,
     time=1.25,
+    keep=True,
     config_hash="abc",
     versions={"jax": "0"},
     info={"position": 10**12, "secs": 0.1, "nan": float("inf"), "name": "ü"},
