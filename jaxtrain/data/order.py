@@ -6,13 +6,18 @@ import functools
 import numpy as np
 from grain.experimental import index_shuffle
 
-# Rounds of the cipher behind `index_shuffle`: Grain's own default for a global shuffle.
-_ROUNDS = 4
+from jaxtrain.data.permutation import permutation
+
+# Grain's shuffle walks cycles in a domain of at least 2**16: 10 us an index above, but milliseconds for ten examples.
+# Up to here an epoch's permutation is written out instead, in about a millisecond.
+_WRITTEN_OUT = 2**16
+_ROUNDS = 4  # of the cipher behind `index_shuffle`: Grain's own default for a global shuffle
+
+_written_out = functools.lru_cache(maxsize=8)(permutation)
 
 
 @functools.lru_cache(maxsize=64)
-def epoch_seed(seed: int, epoch: int) -> int:
-    """The 32-bit seed of one epoch's permutation. Neighbouring seeds and epochs give unrelated ones."""
+def _epoch_seed(seed: int, epoch: int) -> int:
     return int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])
 
 
@@ -20,9 +25,10 @@ def epoch_seed(seed: int, epoch: int) -> int:
 class Order:
     """The endless sequence of examples of a source: epoch after epoch, each a permutation of all of them.
 
-    The permutation is Grain's `index_shuffle`, a block cipher that walks cycles until it lands in range, so any
-    position costs the same. Indices have 64 bits: sources of more than 2**32 examples are shuffled like any other. The
-    seed of an epoch has 32 bits, so two of about 2**16 epochs may share their order.
+    Up to 2**16 examples the permutation is an array; above, Grain's `index_shuffle`, a block cipher that walks cycles
+    until it lands in range, so any position costs the same. Its indices have 64 bits: sources of more than 2**32
+    examples are shuffled like any other. The seed of an epoch has 32 bits there, so that in a run of many thousand
+    epochs two may share their order.
     """
 
     num_examples: int
@@ -34,5 +40,15 @@ class Order:
         epoch, offset = divmod(position, self.num_examples)
         if not self.shuffle:
             return epoch, offset
-        seed = epoch_seed(self.seed, epoch)
-        return epoch, index_shuffle(offset, max_index=self.num_examples - 1, seed=seed, rounds=_ROUNDS)
+        if self.num_examples <= _WRITTEN_OUT:
+            return epoch, int(_written_out(self.num_examples, self.seed, epoch)[offset])
+        # Grain 0.2.18 gives two indices the same place where max_index is a power of 4. So none is asked for: walking the
+        # cycles of a larger permutation until they land in range gives one of this range.
+        max_index = self.num_examples - 1
+        max_index += max_index & (max_index - 1) == 0
+        seed = _epoch_seed(self.seed, epoch)
+        index = offset
+        while True:
+            index = index_shuffle(index, max_index=max_index, seed=seed, rounds=_ROUNDS)
+            if index < self.num_examples:
+                return epoch, index

@@ -5,10 +5,10 @@ import itertools
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-import cloudpickle
 import grain
 import numpy as np
 
@@ -19,7 +19,7 @@ from jaxtrain.errors import DataError, ExampleError, StoppedError
 
 _ENDLESS = 2**56  # "batches" of a repeated source: Grain wants a length
 _MAX_THREADS = 16
-_CLOSE_SECS = 2.0
+_CLOSE_SECS = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class Loader(Iterator[LoadedBatch]):
         reader = Reader(source, tuple(transforms), order, None if repeat else num_examples, self._template)
         self._batches_read = 0
         self._closed = False
-        self._iterator = iter(_dataset(positions, reader, num_workers, prefetch * num_blocks))
+        self._iterators = _start_reading(positions, reader, num_workers, prefetch * num_blocks)
 
     def zeros(self) -> Arrays:
         """Return a batch of zeros: the keys, shapes and dtypes of every batch of this process."""
@@ -129,7 +129,8 @@ class Loader(Iterator[LoadedBatch]):
         if self._closed or self._batches_read == self.num_batches:
             self.close()
             raise StopIteration
-        blocks = [self._next_block() for _ in range(self._num_blocks)]
+        first = self._batches_read * self._num_blocks
+        blocks = [self._next_block(first + block) for block in range(self._num_blocks)]
         bad = list(itertools.chain.from_iterable(bad for _, bad in blocks))
         self._judge(bad)
         self._batches_read += 1
@@ -137,13 +138,19 @@ class Loader(Iterator[LoadedBatch]):
         arrays = {key: np.concatenate([np.asarray(arrays[key]) for arrays, _ in blocks]) for key in blocks[0][0]}
         return LoadedBatch(arrays, len(bad))
 
-    def _next_block(self) -> tuple[Arrays, list[BadExample]]:
+    def _next_block(self, number: int) -> tuple[Arrays, list[BadExample]]:
         try:
-            return next(self._iterator)
-        except RuntimeError as error:
-            if "Worker process was terminated" not in str(error):
-                raise
-            raise StoppedError(f"A worker process of {self._name} was killed while reading: {error}") from error
+            return next(self._iterators[number % len(self._iterators)])
+        except Exception as error:
+            # What fails in reading arrives as a BadExample, so this is Grain's own; it names both cases only in text.
+            if any("cannot be pickled" in note for note in getattr(error, "__notes__", ())):
+                raise DataError(
+                    f"{self._name}: the source or a transform cannot be sent to worker processes ({error}). "
+                    f"Use --config.{self._name}.num_workers=0, or open files and locks when an example is first read"
+                ) from error
+            if "Worker process was terminated" in str(error):
+                raise StoppedError(f"A worker process of {self._name} was killed while reading: {error}") from error
+            raise
 
     def _judge(self, bad: Sequence[BadExample]) -> None:
         for example in bad:
@@ -165,26 +172,34 @@ class Loader(Iterator[LoadedBatch]):
         """Stop reading ahead and end the worker processes. Returns within seconds, also when the source hangs."""
         if not self._closed:
             self._closed = True
-            # Grain waits up to 25 s for a worker that hangs, so the waiting is left to a thread.
-            closing = threading.Thread(target=self._iterator.close, name="close-loader", daemon=True)
-            closing.start()
-            closing.join(_CLOSE_SECS)
+            # Grain waits up to 25 s for a worker that hangs, so the waiting is left to threads.
+            threads = [threading.Thread(target=iterator.close, daemon=True) for iterator in self._iterators]
+            self._iterators = []  # Grain's finalizers complain when they run as late as the interpreter's end
+            for thread in threads:
+                thread.start()
+            deadline = time.monotonic() + _CLOSE_SECS
+            for thread in threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _dataset(positions: _Blocks, reader: Reader, num_workers: int, num_ahead: int) -> grain.IterDataset:
-    """Return Grain's dataset of blocks in order, with `num_ahead` of them read ahead."""
+def _start_reading(positions: _Blocks, reader: Reader, num_workers: int, num_ahead: int) -> list[Any]:
+    """Return Grain's n iterators that read `num_ahead` blocks ahead in all: block j comes from iterator j mod n."""
     blocks = grain.MapDataset.source(positions).map(reader)
     num_workers = min(num_workers, len(positions))
     if num_workers == 0:
         num_threads = min(num_ahead, _MAX_THREADS, 2 * (os.cpu_count() or 1))
-        return blocks.to_iter_dataset(grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=num_ahead))
-    _check_picklable(reader)
+        return [iter(blocks.to_iter_dataset(grain.ReadOptions(num_threads, prefetch_buffer_size=num_ahead)))]
     prepare_parent()
-    per_worker = max(1, -(-num_ahead // num_workers))
-    # The queue between the processes is the read-ahead; threads inside a worker would only double it.
-    read = blocks.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
-    options = grain.MultiprocessingOptions(num_workers=num_workers, per_worker_buffer_size=per_worker)
-    return read.mp_prefetch(options, worker_init_fn=start_worker)
+    # One worker a dataset rather than Grain's interleaving of several: they start and end at the same time. The queue
+    # to each process is the read-ahead; threads inside of it would only double it.
+    options = grain.MultiprocessingOptions(num_workers=1, per_worker_buffer_size=max(1, -(-num_ahead // num_workers)))
+    iterators = []
+    for worker in range(num_workers):
+        mine = blocks[worker::num_workers].to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
+        iterators.append(iter(mine.mp_prefetch(options, worker_init_fn=start_worker)))
+    for iterator in iterators:
+        iterator.start_prefetch()
+    return iterators
 
 
 def _check_parts(source: Any, transforms: Sequence[Any], name: str) -> None:
@@ -196,13 +211,3 @@ def _check_parts(source: Any, transforms: Sequence[Any], name: str) -> None:
         if not (hasattr(transform, "map") or hasattr(transform, "random_map")):
             kind = type(transform).__name__
             raise DataError(f"{name}: a transform needs map(example) or random_map(example, rng); {kind} has neither")
-
-
-def _check_picklable(reader: Reader) -> None:
-    try:
-        cloudpickle.dumps(reader)
-    except Exception as error:  # any code of the user's may run in pickling
-        raise DataError(
-            f"the source or a transform cannot be sent to worker processes ({type(error).__name__}: {error}). "
-            "Use --config.data.num_workers=0, or open files and locks when an example is first read"
-        ) from error

@@ -79,9 +79,11 @@ class Reader:
         return arrays, bad
 
     def _check(self, example: Mapping[str, np.ndarray]) -> None:
-        found, wanted = _describe(example), _describe(self.template)
-        if found != wanted:
-            raise ValueError(f"it has {found}, but the first example of the source has {wanted}")
+        wanted = self.template
+        if example.keys() != wanted.keys() or any(
+            value.shape != wanted[key].shape or value.dtype != wanted[key].dtype for key, value in example.items()
+        ):
+            raise ValueError(f"it has {_describe(example)}, but the first of the source has {_describe(wanted)}")
 
 
 def empty_batch(template: Mapping[str, np.ndarray], num_rows: int) -> Arrays:

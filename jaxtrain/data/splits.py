@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from jaxtrain.data.permutation import permutation
 from jaxtrain.errors import DataError
 
 DEFAULT_SPLITS: Mapping[str, float] = {"train": 0.9, "validation": 0.1}
-_PERMUTATION_SEED = 0  # fixed: which row belongs to which split must not follow the run's seed
+_SPLIT_WORD = 0  # fixed: which row belongs to which split must not follow the run's seed
 
 
 def check_splits(splits: Mapping[str, float], split: str) -> dict[str, tuple[float, float]]:
@@ -42,5 +43,5 @@ def in_split(key: str, bounds: tuple[float, float]) -> bool:
 
 def split_rows(num_rows: int, bounds: tuple[float, float]) -> np.ndarray:
     """Return the rows [rows] int64, ascending, of a split: a cut of one fixed permutation of all rows."""
-    permuted = np.random.default_rng(_PERMUTATION_SEED).permutation(num_rows)
+    permuted = permutation(num_rows, _SPLIT_WORD)
     return np.sort(permuted[round(bounds[0] * num_rows) : round(bounds[1] * num_rows)])
