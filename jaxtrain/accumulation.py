@@ -88,7 +88,7 @@ def gate(optimizer: optax.GradientTransformation) -> optax.GradientTransformatio
             lambda: (jax.tree.map(jnp.zeros_like, grads), state.inner),
         )
         bad_leaf = jnp.where(jnp.all(leaf_is_finite), -1, jnp.argmin(leaf_is_finite)).astype(jnp.int32)
-        return updates, GateState(inner, Verdict(applied, finite, optax.global_norm(grads), bad_leaf))
+        return updates, GateState(inner, Verdict(applied, finite, optax.tree.norm(grads), bad_leaf))
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -109,8 +109,8 @@ def accumulate(
 ) -> Accumulated:
     """Run `microbatch(params, model_state, slice, index)` over the leading dim of `batch` and update once.
 
-    A microbatch of weight 0 leaves the model state alone, as if it had not been there. With `enabled` false nothing is
-    applied.
+    A microbatch of weight 0 is as if it had not been there, even if its gradients are not finite. With `enabled` false
+    nothing is applied.
     """
     num_microbatches = jax.tree.leaves(batch)[0].shape[0]
     gated = gate(optimizer)
@@ -131,8 +131,10 @@ def accumulate(
         index, slice_ = indexed
         result = microbatch(params, model_state, slice_, index)
         loss = loss.merge(result.loss)
-        accumulator, params = add(accumulator, params, result.grads, loss, index)
-        model_state = select(result.loss.weight > 0, result.model_state, model_state)
+        counts = result.loss.weight > 0
+        grads = select(counts, result.grads, jax.tree.map(jnp.zeros_like, result.grads))
+        accumulator, params = add(accumulator, params, grads, loss, index)
+        model_state = select(counts, result.model_state, model_state)
         return (accumulator, params, model_state, loss), result.metrics
 
     zero = Mean(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32))

@@ -5,7 +5,6 @@
 
 import dataclasses
 import functools
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,9 @@ import numpy as np
 from jaxtrain import sharding
 from jaxtrain.build import build
 from jaxtrain.compiling import compile_ahead, compiler_options
-from jaxtrain.config import Config, schema
+from jaxtrain.checkpoint import Checkpoints
+from jaxtrain.config import Config, config_hash, schema
+from jaxtrain.config.loading import describe_failure
 from jaxtrain.data.pipeline import Loader
 from jaxtrain.data.reader import empty_batch, read_template
 from jaxtrain.duration import Duration, Every
@@ -24,8 +25,7 @@ from jaxtrain.errors import ConfigError, DataError, JaxtrainError, Problem
 from jaxtrain.evaluate import Evaluation
 from jaxtrain.optimizers import Optimizer, make_optimizer
 from jaxtrain.step import TrainState, drain, make_eval_step, make_init, make_train_step, zeros_like
-
-_logger = logging.getLogger(__name__)
+from jaxtrain.workdir import Workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +55,16 @@ class Experiment:
         """The duration, when it is a time."""
         duration = Duration.parse(self.config.duration)
         return duration.secs if duration is not None and duration.is_time else None
+
+    def open_checkpoints(self, workdir: Workdir) -> Checkpoints:
+        """Open the checkpoints of a run of this experiment."""
+        keep_every = self.every(self.config.checkpoint.keep_every)
+        return Checkpoints(
+            workdir.checkpoints_dir,
+            keep_last=self.config.checkpoint.keep_last,
+            keep_every=keep_every.due,
+            config_hash=config_hash(self.config),
+        )
 
     def every(self, text: str) -> Every:
         """Give the predicate of an `every` of this config."""
@@ -139,12 +149,12 @@ def assemble(config: Config, *, devices: Sequence[Any] | None = None, autotune_d
     Raises ConfigError or DataError.
     """
     mesh = sharding.make_mesh(config.mesh, devices)
-    source, transforms = _examples(config.data, "data")
+    source, transforms = _examples(config.data, "data", config.seed)
     example = _example(source, transforms, config.seed)
     place = sharding.BatchPlacer(mesh, config.batch_size, config.accumulation.microbatches)
     abstract_batch = place.abstract(example)
     runtime = {"vocab_size": source.vocab_size} if hasattr(source, "vocab_size") else {}
-    task = build(config.task, **runtime)
+    task = build(config.task, "task", **runtime)
     tokens_per_example = task.tokens_per_example(example) if hasattr(task, "tokens_per_example") else None
 
     def steps(key: str, text: str) -> int | None:
@@ -172,12 +182,12 @@ def assemble(config: Config, *, devices: Sequence[Any] | None = None, autotune_d
     return dataclasses.replace(experiment, evaluations=tuple(evaluations))
 
 
-def _examples(data: schema.Data | schema.EvalData, key: str) -> tuple[Any, list[Any]]:
+def _examples(data: schema.Data | schema.EvalData, key: str, seed: int) -> tuple[Any, list[Any]]:
     """Build a source and its transforms."""
-    source = build(schema.Spec(data.type, data.options))
+    source = build(data, key, seed=seed)
     if len(source) == 0:
         raise DataError(f"--config.{key}: {data.type} holds no examples. Check its files and its split.")
-    return source, [build(transform) for transform in data.transforms.values()]
+    return source, [build(spec, f"{key}.transforms.{name}", seed=seed) for name, spec in data.transforms.items()]
 
 
 def _example(source: Any, transforms: Sequence[Any], seed: int) -> dict[str, Any]:
@@ -208,15 +218,14 @@ def _abstract_state(
     except Exception as error:
         shapes = ", ".join(f"{name}: {x.dtype}{list(x.shape[1:])}" for name, x in abstract_batch.items())
         allowed = f"its loss cannot be computed on a microbatch of these arrays: {shapes}"
-        told = f"{type(error).__name__}: {error}"
-        raise ConfigError([Problem("task.type", config.task.type, allowed, told)]) from error
+        raise ConfigError([Problem("task.type", config.task.type, allowed, describe_failure(error))]) from error
     shardings = sharding.state_shardings(mesh, abstract, optimizer.transformation, config.sharding.min_size)
     return sharding.with_shardings(abstract, shardings)
 
 
 def _evaluation(experiment: Experiment, name: str, spec: schema.Eval, example: Mapping[str, Any]) -> Evaluation:
     config = experiment.config
-    source, transforms = _examples(spec.data, f"evals.{name}.data")
+    source, transforms = _examples(spec.data, f"evals.{name}.data", config.seed)
     if hasattr(source, "zeros") and not transforms:  # else as in training: no example is read before its time
         example = _example(source, transforms, config.seed)
     batch_size = spec.batch_size or config.batch_size

@@ -88,14 +88,14 @@ def make_optimizer(config: Config, num_steps: int | None, warmup_steps: int) -> 
                 )
             ]
         )
-    schedule = with_warmup(build(config.schedule, **runtime), warmup_steps)
+    schedule = with_warmup(build(config.schedule, "schedule", **runtime), warmup_steps)
     _refuse_zero_schedule(schedule, config)
     peak = config.optimizer.learning_rate
 
     def learning_rate(updates: Array) -> Array:
         return jnp.asarray(peak * schedule(updates), jnp.float32)
 
-    transformation: Any = build(config.optimizer, learning_rate=learning_rate)
+    transformation: Any = build(config.optimizer, "optimizer", learning_rate=learning_rate)
     if config.clip_norm:
         transformation = optax.chain(optax.clip_by_global_norm(config.clip_norm), transformation)
     return Optimizer(optax.with_extra_args_support(transformation), learning_rate)

@@ -177,8 +177,8 @@ def _step_metrics(loss: Mean, task_metrics: dict[str, Any], grad_norm: Array, le
 
 def _count(old: Counters, step: Array, weight: Array, verdict: Verdict, nonfinite_limit: int) -> Counters:
     """Tell a skipped batch from an empty one, and halt at the limit."""
-    skipped = ~verdict.finite & ~old.halted
-    empty = verdict.finite & (weight == 0) & ~old.halted
+    empty = (weight == 0) & ~old.halted
+    skipped = ~verdict.finite & ~empty & ~old.halted
     in_a_row = jnp.where(skipped, old.in_a_row + 1, jnp.where(verdict.applied, 0, old.in_a_row))
     begins = skipped & (old.in_a_row == 0)
     return Counters(

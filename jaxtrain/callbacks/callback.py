@@ -76,7 +76,10 @@ class Callbacks:
             num_steps=experiment.num_steps,
             state=state,
         )
-        self._all: tuple[Callback, ...] = tuple(build(spec) for spec in experiment.config.callbacks.values())
+        self._all: tuple[Callback, ...] = tuple(
+            build(spec, f"callbacks.{name}", config=experiment.config)
+            for name, spec in experiment.config.callbacks.items()
+        )
         self._steppers = tuple(c for c in self._all if type(c).on_step is not Callback.on_step)
 
     def on_start(self) -> None:
