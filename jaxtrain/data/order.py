@@ -42,8 +42,8 @@ class Order:
             return epoch, offset
         if self.num_examples <= _WRITTEN_OUT:
             return epoch, int(_written_out(self.num_examples, self.seed, epoch)[offset])
-        # Grain 0.2.18 gives two indices the same place where max_index is a power of 4. So none is asked for: walking the
-        # cycles of a larger permutation until they land in range gives one of this range.
+        # Grain 0.2.18 gives two indices the same place where max_index is a power of 4. So none is asked for: walking
+        # the cycles of a larger permutation until they land in range gives one of this range.
         max_index = self.num_examples - 1
         max_index += max_index & (max_index - 1) == 0
         seed = _epoch_seed(self.seed, epoch)
