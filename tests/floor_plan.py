@@ -15,11 +15,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "jaxtrain"
 # A module imports only from its own floor and those below it.
 FLOORS = (
-    {"typing", "duration", "errors", "redact", "files", "compat", "metrics", "config"},
+    {"typing", "duration", "pace", "timeline", "errors", "redact", "files", "compat", "metrics", "config"},
     {"models", "data", "flops", "sharding", "compiling", "distributed", "checkpoint", "workdir", "writers"},
     {"tasks", "build", "check", "optimizers"},
     {"step", "accumulation"},
-    {"evaluate", "generate", "export", "reporting", "experiment", "resume", "callbacks", "watchdog", "preemption"},
+    {"evaluate", "generate", "export", "reporting", "nonfinite", "experiment", "resume", "session"}
+    | {"callbacks", "watchdog", "preemption"},
     {"train"},
     {"plan", "drill", "replay", "verify", "doctor", "launch", "runs"},
     {"cli", "__main__", ""},  # "" is the package itself, whose names are loaded when they are asked for
