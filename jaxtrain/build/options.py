@@ -115,6 +115,8 @@ def _typed(
         problems = [problem for _, found in pairs.values() for problem in found]
         typed = {name: item for name, (item, _) in pairs.items()}
         return (typed if isinstance(value, Mapping) else tuple(typed.values())), problems
+    if isinstance(value, str) and value.startswith("env:"):
+        return str(value), []  # typed when it is resolved
     try:
         return coerce.coerce(value, annotation), []
     except coerce.MismatchError as mismatch:

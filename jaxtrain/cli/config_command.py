@@ -3,16 +3,16 @@
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from jaxtrain.build import RUNTIME_NAMES, check_options, import_target, signature
 from jaxtrain.build.options import OPEN
 from jaxtrain.build.targets import REQUIRED
-from jaxtrain.config import Config, Parsed, flatten, load, parse, split_argv, to_dict, unknown_flags
+from jaxtrain.cli import arguments
+from jaxtrain.config import Config, flatten, parse, to_dict
 from jaxtrain.config.plain import is_group
 from jaxtrain.config.raw import shown
-from jaxtrain.errors import ConfigError, Problem, WorkdirError
+from jaxtrain.errors import ConfigError
 from jaxtrain.redact import redact
 
 USAGE = """jaxtrain config --config=FILE[:variant] [--config.a.b=value ...]
@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     if any(argument in ("-h", "--help") for argument in argv):
         print(USAGE)
         return 0
-    parsed = _parse(argv)
+    parsed = parse(arguments.read(argv).draft)
     config, problems = check_options(parsed.config)
     if parsed.problems or problems:
         raise ConfigError([*parsed.problems, *problems])
@@ -37,29 +37,6 @@ def main(argv: Sequence[str]) -> int:
     for key, value, origin in rows:
         print(redact(f"{key:{widths[0]}}  {value:{widths[1]}}  {origin}"))
     return 0
-
-
-def _parse(argv: Sequence[str]) -> Parsed:
-    argument, overrides, rest = split_argv(argv)
-    flags = dict(flag.partition("=")[::2] for flag in rest)
-    problems = unknown_flags(rest, ["--workdir"])
-    if argument is None and not flags.get("--workdir"):
-        problems.append(Problem("", "", "needs a config file", "Write --config=FILE.py, or --workdir=DIR of a run."))
-    elif argument is not None and "--workdir" in flags:
-        problems.append(Problem("--workdir", flags["--workdir"], "stands for a config, so it excludes --config"))
-    elif argument is None and overrides:
-        problems.append(Problem(overrides[0].partition("=")[0], "...", "needs a config file to be set over"))
-    if problems:
-        raise ConfigError(problems)
-    if argument is not None:
-        return parse(load(argument, overrides))
-    path = Path(flags["--workdir"]) / "config.json"
-    try:
-        values = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise WorkdirError(f"{path} holds no config of a run: {redact(str(error))}") from None
-    parsed = parse(values)
-    return dataclasses.replace(parsed, origins=dict.fromkeys(parsed.origins, "config.json"))
 
 
 def _target_defaults(config: Config) -> Iterator[tuple[str, str, str]]:

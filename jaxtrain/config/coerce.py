@@ -36,8 +36,6 @@ def coerce(value: Any, annotation: Any) -> Any:
     Types this function does not know take every value; a Text becomes the Python literal it spells, or stays a string.
     """
     annotation = _bare(annotation)
-    if not isinstance(value, Text) and isinstance(value, str) and value.startswith("env:"):
-        return value  # typed when it is resolved
     if reader := _READERS.get(annotation):
         return reader(value)
     origin = typing.get_origin(annotation) or annotation

@@ -10,6 +10,7 @@ from ml_collections import config_dict
 from jaxtrain.config import raw as raw_values
 from jaxtrain.config.coerce import Text
 from jaxtrain.errors import ConfigError, Problem
+from jaxtrain.redact import HIDDEN, is_secret_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +56,14 @@ def unknown_flags(rest: Sequence[str], known: Sequence[str]) -> list[Problem]:
     """The problems of arguments that are none of the `known` flags ("--workdir")."""
     problems = []
     for argument in rest:
-        name, _, value = argument.partition("=")
-        if name in known:
-            continue
-        close = difflib.get_close_matches(name, [*known, "--config"], 1, 0.6)
-        fix = f"Use {close[0]}={raw_values.shown(value)}." if close else ""
-        problems.append(
-            Problem(name if name.startswith("--") else f"--{name}", raw_values.shown(value), "is not a flag", fix)
-        )
+        name, equals, value = argument.partition("=")
+        if not name.startswith("--"):
+            problems.append(Problem("--", raw_values.shown(argument), "is a value without a flag"))
+        elif name not in known:
+            value = HIDDEN if equals and is_secret_name(name) else raw_values.shown(value)
+            close = difflib.get_close_matches(name, [*known, "--config"], 1, 0.6)
+            fix = f"Use {close[0]}{equals}{value}." if close else f"There are {', '.join([*known, '--config'])}."
+            problems.append(Problem(raw_values.shown(name), value, "is not a flag", fix))
     return problems
 
 
@@ -84,8 +85,9 @@ def apply(values: Mapping[str, Any] | config_dict.ConfigDict, overrides: Sequenc
 
 def _set(nested: dict[str, Any], key: str, text: str) -> Problem | None:
     *groups, name = key.split(".")
-    if not name or not all(groups):
-        return Problem(key, raw_values.shown(text), "is not a key: names are joined by single dots")
+    if not name or not all(groups) or not key.isprintable():
+        allowed = "is not a key: names are joined by single dots"
+        return Problem(raw_values.shown(key), raw_values.shown(text), allowed)
     for depth, group in enumerate(groups):
         inner: Any = nested.setdefault(group, {})
         if not isinstance(inner, dict):

@@ -80,7 +80,7 @@ def _clean(value: Any, key: str, is_secret: bool, depth: int, problems: list[Pro
         return value
     if is_secret and not is_object(value):
         return _refuse_secret(str(shown(value)), key, problems)
-    if isinstance(value, numbers.Integral | float):
+    if isinstance(value, numbers.Real):
         try:
             return coerce.coerce(value, int if isinstance(value, numbers.Integral) else float)
         except coerce.MismatchError as mismatch:
@@ -94,7 +94,11 @@ def _clean(value: Any, key: str, is_secret: bool, depth: int, problems: list[Pro
 
 def _clean_group(group: Any, key: str, is_secret: bool, depth: int, problems: list[Problem]) -> dict[str, Any]:
     is_config_dict = isinstance(group, config_dict.ConfigDict)
-    items = group.items(preserve_field_references=True) if is_config_dict else group.items()
+    try:
+        items = group.items(preserve_field_references=True) if is_config_dict else group.items()
+    except TypeError:  # a ConfigDict cannot sort keys that are numbers among others that are text
+        problems.append(Problem(key, "{...}", "keys must be text"))
+        return {}
     cleaned = {}
     for name, value in items:
         dotted = f"{key}.{name}" if key else str(name)

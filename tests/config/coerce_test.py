@@ -113,10 +113,6 @@ def test_values_of_python_that_are_of_the_type_pass(value, annotation):
     assert coerce(value, annotation) == (tuple(value) if isinstance(value, list) else value)
 
 
-def test_a_reference_to_the_environment_passes_every_type():
-    assert coerce("env:PORT", int) == "env:PORT"
-
-
 ANNOTATIONS = [int, float, bool, str, int | None, Any, Literal["a", 1], tuple[int, ...], tuple[str, int], list[float]]
 ANNOTATIONS += [dict[str, int], Mapping[int, Any], Sequence[str] | None, Color, float | Callable, np.ndarray, "Forward"]
 PLAIN = st.recursive(
