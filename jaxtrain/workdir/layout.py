@@ -108,7 +108,7 @@ class Workdir:
         return self._read(self.manifest_path) or []
 
     def set_aside(self) -> Path | None:
-        """Move what earlier runs left to `set_aside/<n>/`, where nothing reads it. Returns that, None if there was nothing.
+        """Move what earlier runs left to `set_aside/<n>/`, where nothing reads it. None if there was nothing.
 
         Log files and tuning results stay. Raises WorkdirError.
         """

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxtrain import files
+from jaxtrain.errors import WorkdirError
 from jaxtrain.redact import redact
 
 _logger = logging.getLogger(__name__)
@@ -33,9 +34,12 @@ class MetricsFile:
     """
 
     def __init__(self, path: Path):
-        """Raises OSError if the file cannot be opened."""
+        """Raises WorkdirError if the file cannot be opened."""
         self._path = Path(path)
-        self._file = files.AppendFile(self._path)
+        try:
+            self._file = files.AppendFile(self._path)
+        except OSError as error:
+            raise WorkdirError(f"{self._path} cannot be opened: {error.strerror}.") from error
         self._keys: set[tuple[str, int]] = set()
         self._unwritten: list[tuple[str, int]] = []
         self.cut_after(None)
@@ -80,7 +84,7 @@ class MetricsFile:
     def cut_after(self, step: int | None) -> None:
         """Drop the lines of later steps than `step` (None: of none) and whatever a kill left half-written.
 
-        Raises OSError if the shortened file cannot be written; the old one is then intact.
+        Raises WorkdirError if the shortened file cannot be written; the old one is then intact.
         """
         assert not self._unwritten, "cut before the first write"
         old = self._path.read_bytes()
@@ -95,8 +99,11 @@ class MetricsFile:
             _logger.warning("%s: dropped %d lines that are not metrics", self._path, num_bad)
         new = b"".join(kept)
         if new != old:
-            files.replace_bytes(self._path, new)
-            self._file.reopen()
+            try:
+                files.replace_bytes(self._path, new)
+                self._file.reopen()
+            except OSError as error:
+                raise WorkdirError(f"{self._path} cannot be cut after step {step}: {error.strerror}.") from error
         self._keys = keys
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxtrain.errors import WorkdirError
 from jaxtrain.writers.jsonl import MetricsFile, read_lines
 from tests import mounts
 
@@ -136,6 +137,24 @@ def test_a_full_disk_keeps_lines_and_names_those_a_kill_would_lose(tmp_path, cap
         assert metrics.unwritten == ()
         assert [line["step"] for line in metrics.lines()] == list(range(1, 100))
         assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+
+
+def test_a_cut_that_finds_no_room_is_refused_and_leaves_the_file(tmp_path):
+    with mounts.small_disk(tmp_path / "disk") as disk:
+        metrics = MetricsFile(disk / "metrics.jsonl")
+        for step in range(200):
+            metrics.write(step, "train", {"loss": 1.0}, 0.0)
+        mounts.fill(disk)
+        before = metrics.lines()
+        with pytest.raises(WorkdirError, match=r"cannot be cut after step 150: No space left"):
+            metrics.cut_after(150)
+        assert metrics.lines() == before
+
+
+def test_a_directory_in_its_place_is_refused(path):
+    path.mkdir()
+    with pytest.raises(WorkdirError, match="Is a directory"):
+        MetricsFile(path)
 
 
 def test_lines_that_never_found_room_are_named_at_the_end(tmp_path, caplog):
