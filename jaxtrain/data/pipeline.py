@@ -198,6 +198,7 @@ def _start_reading(positions: _Blocks, reader: Reader, num_workers: int, num_ahe
         mine = blocks[worker::num_workers].to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
         iterators.append(iter(mine.mp_prefetch(options, worker_init_fn=start_worker)))
     for iterator in iterators:
+        iterator.get_state()  # makes Grain's inner iterator, without which start_prefetch starts nothing
         iterator.start_prefetch()
     return iterators
 
