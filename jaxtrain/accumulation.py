@@ -38,6 +38,8 @@ class Verdict(NamedTuple):
 
 
 class GateState(NamedTuple):
+    """The optimizer's own state, and what the gate said last."""
+
     inner: optax.OptState
     verdict: Verdict
 
@@ -78,7 +80,7 @@ def gate(optimizer: optax.GradientTransformation) -> optax.GradientTransformatio
         grads: Params, state: GateState, params: Params | None = None, *, loss: Mean, last: Array, **extra_args: Any
     ) -> tuple[Params, GateState]:
         weight = jnp.where(loss.weight > 0, loss.weight, 1.0)
-        grads = jax.tree.map(lambda g: (g / weight.astype(g.dtype)), grads)
+        grads = jax.tree.map(lambda g: g / weight.astype(g.dtype), grads)
         leaf_is_finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(grads)])
         finite = jnp.all(leaf_is_finite) & jnp.isfinite(loss.total) & jnp.isfinite(loss.weight)
         applied = last & finite & (loss.weight > 0)
@@ -94,6 +96,7 @@ def gate(optimizer: optax.GradientTransformation) -> optax.GradientTransformatio
 
 
 def no_verdict() -> Verdict:
+    """Give the verdict before any batch."""
     return Verdict(jnp.array(False), jnp.array(True), jnp.array(0.0, jnp.float32), jnp.array(-1, jnp.int32))
 
 
@@ -126,7 +129,7 @@ def accumulate(
     accumulator, add, finish = make(gated, num_microbatches, params, start, enabled)
     old_model_state = model_state
 
-    def body(carry: tuple, indexed: tuple) -> tuple:
+    def body(carry: tuple, indexed: tuple) -> tuple[tuple, dict[str, Any]]:
         accumulator, params, model_state, loss = carry
         index, slice_ = indexed
         result = microbatch(params, model_state, slice_, index)
@@ -138,6 +141,7 @@ def accumulate(
         return (accumulator, params, model_state, loss), result.metrics
 
     zero = Mean(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32))
+    metrics: dict[str, Any]
     carry, metrics = jax.lax.scan(body, (accumulator, params, model_state, zero), (jnp.arange(num_microbatches), batch))
     accumulator, params, model_state, loss = carry
     params, gate_state = finish(accumulator, params, loss)
@@ -148,7 +152,7 @@ def accumulate(
 def _multisteps(gated: Any, num_microbatches: int, params: Params, start: GateState, enabled: Array) -> tuple:
     """`optax.MultiSteps` in sum mode. Its own state lives inside the step only, around the stored inner state.
 
-    Called on every microbatch, it would run the optimizer on every partial sum; the gate, told which is the last, does not.
+    It calls the optimizer with every partial sum; the gate, told which microbatch is the last, lets only that one pass.
     """
     multisteps = optax.MultiSteps(gated, every_k_schedule=num_microbatches, use_grad_mean=False)
     accumulator = multisteps.init(params)._replace(inner_opt_state=start)

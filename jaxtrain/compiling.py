@@ -56,7 +56,7 @@ def enable_cache(setting: str) -> None:
     A directory that cannot be used is a warning: the run compiles, and its numbers are the same. `auto` leaves a cache
     alone that the environment has set up.
     """
-    if setting == "" or (setting == "auto" and jax.config.jax_compilation_cache_dir):
+    if setting == "" or (setting == "auto" and jax.config.values["jax_compilation_cache_dir"]):
         return
     directory = default_cache_dir() if setting == "auto" else Path(setting).expanduser()
     try:

@@ -127,6 +127,8 @@ def compute(metrics: Mapping[str, Any] | None) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
     for name, metric in (metrics or {}).items():
         value = metric.compute()
-        parts = {f"{name}_{part}": number for part, number in value.items()} if isinstance(value, dict) else {name: value}
+        parts = (
+            {f"{name}_{part}": number for part, number in value.items()} if isinstance(value, dict) else {name: value}
+        )
         numbers |= {part: np.asarray(number).item() for part, number in parts.items()}
     return numbers

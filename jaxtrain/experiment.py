@@ -1,4 +1,4 @@
-"""From a config to the objects of a run, and to its programs: everything that can be known before anything is allocated.
+"""From a config to the objects and programs of a run: all that can be known before anything is allocated.
 
 `train`, and every tool that must look at the very step that `train` runs, starts from `assemble`.
 """
@@ -10,12 +10,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxtrain import sharding
 from jaxtrain.build import build
-from jaxtrain.compiling import compile_ahead, compiler_options
 from jaxtrain.checkpoint import Checkpoints
+from jaxtrain.compiling import compile_ahead, compiler_options
 from jaxtrain.config import Config, config_hash, schema
 from jaxtrain.config.loading import describe_failure
 from jaxtrain.data.pipeline import Loader
@@ -193,7 +192,9 @@ def _examples(data: schema.Data | schema.EvalData, key: str, seed: int) -> tuple
 def _example(source: Any, transforms: Sequence[Any], seed: int) -> dict[str, Any]:
     """Shapes and dtypes of one example as the task will see it."""
     batch = empty_batch(read_template(source, transforms, seed), 1)
-    return {name: jax.ShapeDtypeStruct(x.shape[1:], jax.dtypes.canonicalize_dtype(x.dtype)) for name, x in batch.items()}
+    return {
+        name: jax.ShapeDtypeStruct(x.shape[1:], jax.dtypes.canonicalize_dtype(x.dtype)) for name, x in batch.items()
+    }
 
 
 def _steps(key: str, text: str, batch_size: int, num_examples: int, tokens_per_example: int | None) -> int | None:

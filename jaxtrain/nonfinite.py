@@ -18,10 +18,9 @@ def raise_if_halted(counters: Counters | None, state: TrainState) -> None:
         return
     now = jax.device_get(state.counters)
     step, leaf = int(now.bad_step), int(now.bad_leaf)
-    paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(state.params)]
-    bad_params = [
-        path for path, leaf_ in zip(paths, jax.tree.leaves(state.params), strict=True) if not _is_finite(leaf_)
-    ]
+    params = jax.tree.leaves_with_path(state.params)
+    paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in params]
+    bad_params = [path for path, (_, param) in zip(paths, params, strict=True) if not _is_finite(param)]
     if bad_params:
         where = f"the parameter {bad_params[0]} itself is not finite"
     elif leaf >= 0:
@@ -32,8 +31,8 @@ def raise_if_halted(counters: Counters | None, state: TrainState) -> None:
     raise NonFiniteError(
         f"The loss or its gradient is not finite at step {step}: {where}. {row} step{'s' * (row != 1)} in a row "
         f"{'were' if row != 1 else 'was'} left out, {int(now.skipped)} in all; no update was made from them. The newest "
-        'checkpoint is from before. Lower --config.optimizer.learning_rate, set --config.clip_norm, look at the data of '
-        'that step, or go on without such batches by --config.nonfinite.policy=skip.'
+        "checkpoint is from before. Lower --config.optimizer.learning_rate, set --config.clip_norm, look at the data of "
+        "that step, or go on without such batches by --config.nonfinite.policy=skip."
     )
 
 

@@ -6,6 +6,7 @@ preceded by a linear warmup of `schedule.warmup`, from 1 / warmup to 1, so that 
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -71,7 +72,7 @@ def make_optimizer(config: Config, num_steps: int | None, warmup_steps: int) -> 
                 Problem(
                     "schedule.warmup",
                     config.schedule.warmup,
-                    f"a warmup of {warmup_steps} steps never ends in a run of {num_steps} steps, so the rate never peaks",
+                    f"a warmup of {warmup_steps} steps never ends in a run of {num_steps}, so the rate never peaks",
                     f'Use at most "{max(num_steps - 1, 0)} steps".',
                 )
             ]
@@ -83,7 +84,7 @@ def make_optimizer(config: Config, num_steps: int | None, warmup_steps: int) -> 
                 Problem(
                     "schedule.type",
                     config.schedule.type,
-                    f"this schedule needs to know the number of steps, but --config.duration={config.duration} is a time",
+                    f"it needs to know the number of steps, but --config.duration={config.duration} is a time",
                     "Use a duration in steps, epochs or examples, or the constant schedule.",
                 )
             ]
@@ -104,7 +105,7 @@ def make_optimizer(config: Config, num_steps: int | None, warmup_steps: int) -> 
 def _refuse_zero_schedule(schedule: Schedule, config: Config) -> None:
     """Refuse a schedule that starts at 0 and stays there, as some of optax's do with 0 transition steps."""
     start = [float(schedule(jnp.array(updates, jnp.int32))) for updates in (0, 1, 2)]
-    if not all(map(lambda factor: jnp.isfinite(factor), start)) or max(start) <= 0.0:
+    if not all(math.isfinite(factor) for factor in start) or max(start) <= 0.0:
         raise ConfigError(
             [
                 Problem(

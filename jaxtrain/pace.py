@@ -25,7 +25,7 @@ class Pace:
         self.num_steps = num_steps
         self.step = step
         self.secs = secs
-        self._max_secs = max_secs
+        self.max_secs = max_secs
         self._previous_secs = secs
         self._clock = clock
         self._origin = clock() - secs
@@ -40,7 +40,7 @@ class Pace:
     def is_over(self) -> bool:
         """Was this the last step?"""
         by_steps = self.num_steps is not None and self.step >= self.num_steps
-        return by_steps or (self._max_secs is not None and self.secs >= self._max_secs)
+        return by_steps or (self.max_secs is not None and self.secs >= self.max_secs)
 
     def due(self, every: Every) -> bool:
         """Is it time, after the step just counted? After the last step it always is."""

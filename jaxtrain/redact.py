@@ -80,6 +80,7 @@ _ABOUT = frozenset(
 )
 _SECRET_PARAMETERS = frozenset(["sig", "signature", "key", "auth", "code", "pwd"])
 
+_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
 _USER_INFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/\s?#'\"]*@")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
 _PARAMETER = re.compile(r"([?&;#])([^=&;#?]+)=([^&;#\s]+)")
@@ -95,6 +96,11 @@ def is_secret_name(name: str) -> bool:
     if words[-1] == "pwd":
         return len(words) > 1  # PWD alone is the working directory
     return words[-1] == "token" and not _TOKEN_KINDS.intersection(words)
+
+
+def is_reference(value: object) -> bool:
+    """Does this value name an environment variable that holds the real one, as "env:NAME"?"""
+    return isinstance(value, str) and _REFERENCE.fullmatch(value) is not None
 
 
 def has_secret(text: str) -> bool:

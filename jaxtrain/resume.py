@@ -1,4 +1,4 @@
-"""What a run that is started again must have in common with the one before: its drift rules, and its record of launches."""
+"""Starting a run again: where it goes on, what must be as before, and the record of its launches."""
 
 import dataclasses
 import json
@@ -44,6 +44,7 @@ class Start:
 
 
 def start_from(found: Found | None) -> Start:
+    """Give the beginning, or where a checkpoint was made."""
     return Start() if found is None else Start(**found.manifest.info)
 
 

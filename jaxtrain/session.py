@@ -1,4 +1,4 @@
-"""The frame around a run: its workdir is locked, its log files are open, signals are seen, and its end is written down."""
+"""The frame around a run: its workdir is locked, its log is open, signals are seen, its end is written down."""
 
 import contextlib
 import logging
@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Session:
-    """workdir, signals: those of this run.   has_begun: from `begin` on, the end of the run is written to its status."""
+    """workdir, signals: those of this run.   has_begun: from then on, the end of the run is written to its status."""
 
     def __init__(self, workdir: Workdir, signals: Signals):
         self.workdir = workdir
@@ -31,10 +31,10 @@ class Session:
         self.has_begun = True
         self.workdir.write_status("starting", step)
 
-    def end(self, state: str, step: int | None = None, reason: str = "") -> None:
-        """Write down how the run ended; the step is by default the last one it reported."""
+    def end(self, state: str, reason: str = "") -> None:
+        """Write down how the run ended, if it had begun."""
         if self.has_begun:
-            self.workdir.write_status(state, self.workdir.step if step is None else step, reason)
+            self.workdir.write_status(state, self.workdir.step, reason)
 
 
 @contextlib.contextmanager
@@ -55,11 +55,11 @@ def opened(config: Config, path: str | Path | None, signals: Signals | None) -> 
             signals.install(own_process=False)
             stack.callback(signals.uninstall)
         session = Session(workdir, signals)
-        signals.before_first_step(lambda reason: session.end("preempted", reason=reason), config.preemption.grace_secs)
+        signals.before_first_step(lambda reason: session.end("preempted", reason), config.preemption.grace_secs)
         try:
             yield session
         except BaseException as error:
-            session.end(_state_after(error), reason=f"{type(error).__name__}: {error}")
+            session.end(_state_after(error), f"{type(error).__name__}: {error}")
             if not isinstance(error, JaxtrainError):
                 _logger.exception("the run failed")  # the process's log keeps the traceback
             raise

@@ -34,7 +34,9 @@ def mesh_shape(config: schema.Mesh, num_devices: int) -> dict[str, int]:
     elif free or fixed != num_devices:
         axis = next((axis for axis, size in sizes.items() if size not in (1, -1)), AXES[0])
         rest = num_devices // math.gcd(num_devices, fixed // max(sizes[axis], 1))
-        fix = f"Use {' or '.join(f'{axis}={d}' for d in divisors(rest)[-3:])}, or --config.mesh.data=-1 for what is left."
+        fix = (
+            f"Use {' or '.join(f'{axis}={d}' for d in divisors(rest)[-3:])}, or --config.mesh.data=-1 for what is left."
+        )
         allowed = f"the axes ({spelled}) multiply to {fixed}, but there are {num_devices} devices"
         raise ConfigError([Problem(f"mesh.{axis}", sizes[axis], allowed, fix)])
     return sizes
@@ -55,15 +57,15 @@ def make_mesh(config: schema.Mesh, devices: Sequence[Any] | None = None) -> Mesh
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
+    """Repeat on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
-def num_batch_shards(mesh: Mesh) -> int:
-    return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
-
-
 def largest_dim(mesh: Mesh, shape: Sequence[int], min_size: int) -> NamedSharding:
-    """Automatic FSDP: split the largest dim that `fsdp` divides (the first of equals); arrays below `min_size` elements stay whole."""
+    """Automatic FSDP: split the largest dim that `fsdp` divides, the first of equals.
+
+    Arrays of fewer than `min_size` elements, and those without such a dim, stay whole.
+    """
     shards = mesh.shape["fsdp"]
     fitting = [dim for dim, size in enumerate(shape) if size % shards == 0 and size > 0]
     if shards == 1 or not fitting or math.prod(shape) < min_size:

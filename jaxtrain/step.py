@@ -69,7 +69,7 @@ class TrainState:
 def make_init(
     task: Task, optimizer: optax.GradientTransformation, *, params_dtype: Any = jnp.float32
 ) -> Callable[[Array, Batch], TrainState]:
-    """Give `init(key, batch)`, which makes the state before step 1. `batch` is one of the run's, [k, batch / k, ...]."""
+    """Give `init(key, batch)`, which makes the state before step 1. `batch`: one of the run's, [k, batch / k, ...]."""
 
     def init(key: Array, batch: Batch) -> TrainState:
         microbatch = jax.tree.map(lambda x: x[0], batch)
@@ -95,7 +95,7 @@ def make_train_step(
     task: Task,
     optimizer: optax.GradientTransformation,
     *,
-    learning_rate: Callable[[Array], Array] = lambda updates: jnp.nan,
+    learning_rate: Callable[[Array], Array] = lambda updates: jnp.full_like(updates, jnp.nan, jnp.float32),
     engine: str = "multisteps",
     compute_dtype: Any = jnp.float32,
     nonfinite_limit: int = 1,
@@ -114,23 +114,11 @@ def make_train_step(
 
         def microbatch(params: Params, model_state: ModelState, batch: Batch, index: Array) -> Microbatch:
             key = jax.random.fold_in(step_key, index)
+            return _gradients(task, params, model_state, batch, key, compute_dtype)
 
-            def total_loss(params: Params) -> tuple[Array, Any]:
-                output = task.loss(cast(params, compute_dtype), model_state, batch, key, True)
-                return output.loss.total, output
-
-            grads, output = jax.grad(total_loss, has_aux=True)(params)
-            return Microbatch(grads, output.loss, output.metrics, output.model_state)
-
+        enabled = ~state.counters.halted
         done = accumulation.accumulate(
-            microbatch,
-            optimizer,
-            engine,
-            state.params,
-            state.opt_state,
-            state.model_state,
-            batch,
-            enabled=~state.counters.halted,
+            microbatch, optimizer, engine, state.params, state.opt_state, state.model_state, batch, enabled
         )
         updates = state.step - state.counters.skipped - state.counters.empty
         metrics = _step_metrics(done.loss, done.metrics, done.verdict.grad_norm, learning_rate(updates))
@@ -146,6 +134,19 @@ def make_train_step(
         return state, metrics
 
     return train_step
+
+
+def _gradients(
+    task: Task, params: Params, model_state: ModelState, batch: Batch, key: Array, compute_dtype: Any
+) -> Microbatch:
+    """Differentiate the total loss of a microbatch by the parameters as they are stored."""
+
+    def total_loss(params: Params) -> tuple[Array, Any]:
+        output = task.loss(cast(params, compute_dtype), model_state, batch, key, True)
+        return output.loss.total, output
+
+    grads, output = jax.grad(total_loss, has_aux=True)(params)
+    return Microbatch(grads, output.loss, output.metrics, output.model_state)
 
 
 def make_eval_step(

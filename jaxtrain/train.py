@@ -12,7 +12,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from jaxtrain import compiling, resume, session, writers
+from jaxtrain import compiling, resume, session
 from jaxtrain.callbacks import Callbacks
 from jaxtrain.check import checked
 from jaxtrain.checkpoint import Checkpoints
@@ -25,7 +25,7 @@ from jaxtrain.preemption import Signals
 from jaxtrain.reporting import Reporter
 from jaxtrain.step import TrainState
 from jaxtrain.timeline import Timeline
-from jaxtrain.writers.jsonl import read_lines
+from jaxtrain.writers.jsonl import MetricsFile, read_lines
 
 _logger = logging.getLogger(__name__)
 _MAX_STEPS_IN_FLIGHT = 2
@@ -84,7 +84,7 @@ def train(
         timeline.mark("restoring the state" if start.step else "making the state")
         loop = Loop(experiment, checkpoints, here, start, pace, state, timeline)
         status = stack.enter_context(contextlib.closing(loop)).run()
-        here.end(status, pace.step, loop.reason)
+        here.end(status, loop.reason)
         return _result(here, status, pace.step, loop.state)
 
 
@@ -110,6 +110,7 @@ class Loop:
         self.pace, self.state, self.timeline = pace, state, timeline
         self.position, self.num_bad = start.position, start.num_bad
         self.saved_step = start.step
+        self.is_first_step = True
         self.log_every = experiment.every(config.log.every)
         self.checkpoint_every = experiment.every(config.checkpoint.every)
 
@@ -122,9 +123,11 @@ class Loop:
         timeline.mark("compiling")
 
         self.callbacks = Callbacks(experiment, here.workdir.path, state)
+        metrics_file = MetricsFile(here.workdir.metrics_path)
+        metrics_file.cut_after(start.step)
         self.reporter = Reporter(
-            writers.open_metrics(here.workdir, start.step),
-            writers.open_writers(here.workdir, config, start.step, pace),
+            metrics_file,
+            [],
             batch_size=config.batch_size,
             tokens_per_example=experiment.tokens_per_example,
             last_step=start.step,
@@ -172,9 +175,11 @@ class Loop:
         self.callbacks.run.state = self.state
         self.here.workdir.progress(step)
         self.reporter.timer.count_step(self.batches.wait_secs)
-        if not self.timeline.is_over:
+        if self.is_first_step:
+            self.is_first_step = False
             self.state.step.block_until_ready()
-            _logger.info("%s", self.timeline.finish("the first step"))
+            self.timeline.mark("the first step")
+            _logger.info("%s", self.timeline)
             self.here.workdir.write_status("running", step)
         committed = self.checkpoints.poll()  # raises if a save failed in the background
         if committed is not None:

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-Array = jax.Array | np.ndarray
+Array = jax.Array
 PyTree = Any
 Params = PyTree  # floating-point leaves that the optimizer updates
 ModelState = PyTree  # every other collection of a model: batch statistics, caches, counters

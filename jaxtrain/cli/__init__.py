@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except Exception:
+    except Exception:  # noqa: BLE001  the one place where an unexpected error becomes an exit code
         print(redact(traceback.format_exc()), file=sys.stderr)
         return EXIT_ERROR
 

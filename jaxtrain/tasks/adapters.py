@@ -105,8 +105,8 @@ class _Kinds(NamedTuple):
 
 
 def _kinds(module: nnx.Module) -> tuple[Any, _Kinds]:
-    graphdef, params, rngs, rest = nnx.split(module, nnx.Param, nnx.RngState, ...)
-    return graphdef, _Kinds(params, rngs, rest)
+    graphdef, *states = nnx.split(module, nnx.Param, nnx.RngState, ...)
+    return graphdef, _Kinds(*states)
 
 
 @functools.lru_cache(maxsize=32)
@@ -126,11 +126,13 @@ def _from_nnx(factory: Callable[..., nnx.Module]) -> Model:
         params: Params, model_state: ModelState, inputs: Array, key: Array | None, train: bool, method: str = "__call__"
     ) -> tuple[Any, ModelState]:
         graphdef, shapes = skeleton(train)
-        state = (_from_dict(shapes.params, params), _placeholder(shapes.rngs), _from_dict(shapes.rest, model_state))
-        module = nnx.merge(graphdef, *state)
+        params_state, rest = _from_dict(shapes.params, params), _from_dict(shapes.rest, model_state)
+        module = nnx.merge(graphdef, params_state, _placeholder(shapes.rngs), rest)
         if key is not None:
-            tags = sorted({str(stream.tag) for stream in jax.tree.leaves(shapes.rngs, is_leaf=_is_variable)} - {"dropout"})
-            streams = {"dropout": key} | {tag: jax.random.fold_in(key, 1 + i) for i, tag in enumerate(tags)}
+            tags = sorted(
+                {str(stream.tag) for stream in jax.tree.leaves(shapes.rngs, is_leaf=_is_variable)} - {"dropout"}
+            )
+            streams: Any = {"dropout": key} | {tag: jax.random.fold_in(key, 1 + i) for i, tag in enumerate(tags)}
             nnx.reseed(module, policy="match_shape", **streams)
         call = getattr(module, method)
         outputs = call(_cast_inputs(inputs, params), **_mode(call, train))
@@ -150,7 +152,7 @@ def _from_pair(init: Callable, apply: Callable) -> Model:
     return Model(init, apply_pair)
 
 
-def _mode(call: Callable, train: bool) -> dict[str, bool]:
+def _mode(call: Callable, train: bool) -> dict[str, Any]:
     """The arguments by which a module's method is told whether it trains."""
     names = inspect.signature(call).parameters
     return {name: value for name, value in (("train", train), ("deterministic", not train)) if name in names}
