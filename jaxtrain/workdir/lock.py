@@ -122,7 +122,7 @@ class Lock:
         if holder.get("boot_id") == self._boot:
             return not (is_locked or self._is_copy(holder)) and _pid_exists(holder, self._boot)
         # Another machine, or this one before it was restarted.
-        _logger.info(
+        _logger.warning(
             "%s was last used by run %s on %s; watching up to %d s whether it still lives",
             self.path.parent,
             holder.get("run_id"),
