@@ -1,4 +1,4 @@
-"""jaxtrain trains Flax models with JAX, from a notebook cell to a cluster: `python -m jaxtrain --config=configs/x.py`."""
+"""Train Flax models with JAX, from a notebook cell to a cluster: `python -m jaxtrain --config=configs/x.py`."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -27,12 +27,11 @@ def raise_if_halted(counters: Counters | None, state: TrainState) -> None:
         where = f"the first gradient that is not finite is that of {paths[leaf]}"
     else:
         where = "its gradients are finite, the loss is not"
-    row = int(now.in_a_row)
     raise NonFiniteError(
-        f"The loss or its gradient is not finite at step {step}: {where}. {row} step{'s' * (row != 1)} in a row "
-        f"{'were' if row != 1 else 'was'} left out, {int(now.skipped)} in all; no update was made from them. The newest "
-        "checkpoint is from before. Lower --config.optimizer.learning_rate, set --config.clip_norm, look at the data of "
-        "that step, or go on without such batches by --config.nonfinite.policy=skip."
+        f"The loss or its gradient is not finite at step {step}: {where}. Steps left out, with no update made from them: "
+        f"{int(now.in_a_row)} in a row, {int(now.skipped)} in all. The newest checkpoint is from before. "
+        "Lower --config.optimizer.learning_rate, set --config.clip_norm, look at the data of that step, or go on "
+        "without such batches by --config.nonfinite.policy=skip."
     )
 
 

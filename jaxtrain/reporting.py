@@ -7,6 +7,7 @@ written before a checkpoint or an evaluation, which wait for the device anyway, 
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -60,11 +61,15 @@ class StepTimer:
 
 
 class Reporter:
-    """Writes lines to `metrics.jsonl` and to every other writer. `on_log(step, scalars)` hears of each train line."""
+    """Writes lines to `metrics.jsonl` and to every other writer.
+
+    last_step: where the run begins; lines of later steps, which a launch before had written, are dropped.
+    `on_log(step, scalars)` hears of each train line.
+    """
 
     def __init__(
         self,
-        metrics_file: MetricsFile,
+        metrics_path: Path,
         writers: Iterable[Writer],
         *,
         batch_size: int,
@@ -76,7 +81,8 @@ class Reporter:
         self.timer = StepTimer(clock)
         self.last_step = last_step  # of the newest log point
         self.last_counters: Counters | None = None  # of the newest line that was read
-        self._file = metrics_file
+        self._file = MetricsFile(metrics_path)
+        self._file.cut_after(last_step)
         self._writers = list(writers)
         self._batch_size = batch_size
         self._tokens_per_example = tokens_per_example

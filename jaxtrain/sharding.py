@@ -151,11 +151,27 @@ class BatchPlacer:
         }
 
 
-def table(tree: PyTree, shardings: PyTree | None = None) -> list[tuple[str, tuple[int, ...], str, str, int]]:
-    """List each leaf of a tree: path, shape, dtype, sharding, bytes per device."""
+def table(tree: PyTree) -> list[tuple[str, tuple[int, ...], str, str, int]]:
+    """List each leaf of a tree of sharded arrays: path, shape, dtype, sharding by dim, bytes on each device."""
     rows = []
     for path, leaf in jax.tree.leaves_with_path(tree):
-        shard = math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-        spec = ", ".join(str(axis) for axis in leaf.sharding.spec) or "-"
-        rows.append((jax.tree_util.keystr(path, simple=True, separator="/"), leaf.shape, str(leaf.dtype), spec, shard))
+        num_bytes = math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        axes = ", ".join("-" if axis is None else str(axis) for axis in leaf.sharding.spec) or "-"
+        rows.append(
+            (jax.tree_util.keystr(path, simple=True, separator="/"), leaf.shape, str(leaf.dtype), axes, num_bytes)
+        )
     return rows
+
+
+def describe(state: Any) -> str:
+    """Print the table of a train state's parameters, and what the whole state takes on each device."""
+    rows = [("parameter", "shape", "dtype", "sharding", "bytes per device")]
+    rows += [
+        (path, str(list(shape)), dtype, axes, f"{size:,}") for path, shape, dtype, axes, size in table(state.params)
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    params, opt_state = (sum(row[-1] for row in table(part)) for part in (state.params, state.opt_state))
+    total = f"{num_params:,} parameters: {params:,} bytes per device, and {opt_state:,} of optimizer state"
+    return "\n".join([*lines, total])

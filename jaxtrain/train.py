@@ -12,7 +12,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from jaxtrain import compiling, resume, session
+from jaxtrain import compiling, resume, session, sharding
 from jaxtrain.callbacks import Callbacks
 from jaxtrain.check import checked
 from jaxtrain.checkpoint import Checkpoints
@@ -25,7 +25,10 @@ from jaxtrain.preemption import Signals
 from jaxtrain.reporting import Reporter
 from jaxtrain.step import TrainState
 from jaxtrain.timeline import Timeline
-from jaxtrain.writers.jsonl import MetricsFile, read_lines
+from jaxtrain.writers import Writer
+from jaxtrain.writers.console import Console
+from jaxtrain.writers.jsonl import read_lines
+from jaxtrain.writers.tensorboard import TensorBoard
 
 _logger = logging.getLogger(__name__)
 _MAX_STEPS_IN_FLIGHT = 2
@@ -123,16 +126,22 @@ class Loop:
         timeline.mark("compiling")
 
         self.callbacks = Callbacks(experiment, here.workdir.path, state)
-        metrics_file = MetricsFile(here.workdir.metrics_path)
-        metrics_file.cut_after(start.step)
+        _logger.info("%s", sharding.describe(state))
         self.reporter = Reporter(
-            metrics_file,
-            [],
+            here.workdir.metrics_path,
+            self.open_writers(),
             batch_size=config.batch_size,
             tokens_per_example=experiment.tokens_per_example,
             last_step=start.step,
             on_log=self.callbacks.on_log,
         )
+
+    def open_writers(self) -> list[Writer]:
+        """Open what shows the lines of metrics.jsonl elsewhere."""
+        opened: list[Writer] = [Console(self.pace)]
+        if self.experiment.config.log.tensorboard:
+            opened.append(TensorBoard(self.here.workdir.tensorboard_dir, purge_step=self.pace.step + 1))
+        return opened
 
     def run(self) -> str:
         """Make steps until the run is over or has to stop. Returns its status."""
