@@ -133,6 +133,13 @@ def test_an_environment_variable_is_resolved_and_from_then_on_hidden(monkeypatch
     assert redact.redact("x sentinel-93481") == "x <redacted>"
 
 
+@pytest.mark.parametrize(
+    ("text", "is_one"), [("env:A_1", True), ("env:", False), ("env:1", False), ("env:a b", False), ("A", False)]
+)
+def test_only_the_name_of_a_variable_is_a_reference(text, is_one):
+    assert redact.is_reference(text) == is_one
+
+
 @pytest.mark.parametrize("value", [None, ""])
 def test_a_missing_variable_is_named_with_its_key(monkeypatch, value):
     monkeypatch.delenv("MISSING_ONE", raising=False)

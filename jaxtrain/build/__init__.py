@@ -47,7 +47,7 @@ def build(spec: Any, where: str = "", /, **runtime: Any) -> Any:
 def _built(value: Any, annotation: Any, key: str, runtime: Mapping[str, Any]) -> Any:
     if isinstance(value, OPEN):
         return build(value, key, **runtime)
-    if isinstance(value, str) and value.startswith("env:"):
+    if redact.is_reference(value):
         return _resolved(value, annotation, key)
     if isinstance(value, Mapping):
         return {name: _built(item, Any, f"{key}.{name}", runtime) for name, item in value.items()}

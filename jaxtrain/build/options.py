@@ -10,6 +10,7 @@ from jaxtrain.config import coerce, raw
 from jaxtrain.config.parse import suggestion, unknown
 from jaxtrain.config.schema import Config, Data, EvalData, Optimizer, Schedule, Spec
 from jaxtrain.errors import ConfigError, Problem
+from jaxtrain.redact import is_reference
 
 # What the trainer itself passes to a target whose signature asks for it, by the place of the target in the config.
 RUNTIME_NAMES = {
@@ -115,7 +116,7 @@ def _typed(
         problems = [problem for _, found in pairs.values() for problem in found]
         typed = {name: item for name, (item, _) in pairs.items()}
         return (typed if isinstance(value, Mapping) else tuple(typed.values())), problems
-    if isinstance(value, str) and value.startswith("env:"):
+    if is_reference(value):
         return str(value), []  # typed when it is resolved
     try:
         return coerce.coerce(value, annotation), []

@@ -111,7 +111,7 @@ def _clean_group(group: Any, key: str, is_secret: bool, depth: int, problems: li
 
 
 def _clean_text(text: str, key: str, is_secret: bool, problems: list[Problem]) -> Any:
-    if text.startswith("env:") or not text:
+    if redact.is_reference(text) or not text:
         return text
     if is_secret:
         return _refuse_secret(text, key, problems)

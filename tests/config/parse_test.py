@@ -195,7 +195,7 @@ VALUES = st.recursive(
     ),
     max_leaves=12,
 )
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @QUICK

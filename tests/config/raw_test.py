@@ -26,6 +26,7 @@ SENTINEL = "sentinel-5519-x"
         ({"data": {"url": f"https://me:{SENTINEL}@host/x"}}, "data.url"),
         ({"data": {"urls": ("a", f"https://host/x?sig={SENTINEL}")}}, "data.urls"),
         ({"password": Text(SENTINEL)}, "password"),
+        ({"password": f"env:{SENTINEL}"}, "password"),  # no name of a variable, so it is a secret itself
     ],
 )
 def test_a_literal_secret_is_refused_and_shown_nowhere(source, key):
