@@ -27,6 +27,11 @@ from jaxtrain.typing import PyTree
 _logger = logging.getLogger(__name__)
 
 
+def _is_not_orbax_error(record: logging.LogRecord) -> bool:
+    """Orbax logs each failure, with tracebacks of many threads, that it also raises; we raise it once, in one line."""
+    return record.levelno < logging.ERROR or "orbax" not in pathlib.Path(record.pathname).parts
+
+
 def _never(step: int) -> bool:
     del step
     return False
@@ -38,6 +43,8 @@ class Checkpoints:
     Built on Orbax's AsyncCheckpointer instead of its CheckpointManager. The manager declines a save without a word when
     any directory has a higher number, and asks JAX's preemption service in each save, which answers yes only once: the
     training loop would never hear of it.
+
+    Must be closed: while the interpreter exits, Orbax can no longer finish a save.
     """
 
     def __init__(
@@ -76,6 +83,7 @@ class Checkpoints:
                 create_directories_asynchronously=False,
             ),
         )
+        logging.getLogger("absl").addFilter(_is_not_orbax_error)  # adding it again changes nothing
         self._directory.mkdir(parents=True, exist_ok=True)
         for name in retention.remove_stale(self._directory):
             notify(f"Removed {self._directory / name}, left by a run that was killed while saving or deleting.")

@@ -4,7 +4,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jaxtrain.checkpoint import leaves
@@ -19,6 +19,8 @@ TREES = st.recursive(
 
 
 @given(TREES)
+@example({"a/b": 1.0, "a": {"b": 1.0}})
+@example({"a.b": 1.0, "a": {"b": 1.0}})
 @settings(max_examples=200, deadline=None)
 def test_every_leaf_keeps_a_name_of_its_own_whatever_the_keys(tree):
     counter = iter(range(100))

@@ -38,7 +38,7 @@ def _random(seed: int, size: int) -> dict[str, jax.Array]:
     return {"w": jnp.asarray(words)}
 
 
-def test_a_full_disk_is_told_with_path_needed_and_free_bytes_and_older_ones_stay(tmp_path):
+def test_a_full_disk_is_told_with_path_needed_and_free_bytes_and_older_ones_stay(tmp_path, caplog):
     disk = tmp_path / "disk"
     with _small_disk(disk, "4m"):
         checkpoints = Checkpoints(disk, keep_last=5)
@@ -50,6 +50,7 @@ def test_a_full_disk_is_told_with_path_needed_and_free_bytes_and_older_ones_stay
         with pytest.raises(StorageError) as caught:  # from the background, by the first poll after its end
             _poll_until(checkpoints)
         message = str(caught.value)
+        assert [record for record in caplog.records if record.levelname == "ERROR"] == []  # told once, no traceback
         free = shutil.disk_usage(disk).free
         for part in (f"{disk}/3 ", "No space left on device", "2,400,000 bytes", f"{free:,} bytes are free", "1, 2"):
             assert part in message
