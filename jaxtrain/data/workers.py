@@ -31,14 +31,18 @@ def start_worker(worker_index: int, num_workers: int) -> None:
     """Set a worker process up, before it reads its first example. Grain calls it with both arguments."""
     del worker_index, num_workers
     _watch_parent()
+    _take_signals()
+    import jax  # Grain has imported it; a transform that uses it must not take the accelerator from the run
+
+    jax.config.update("jax_platforms", "cpu")
+
+
+def _take_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent decides
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # so does a scheduler's notice
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_SIGTERM_GRACE_SECS))
     # The parent's mask is inherited.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM))
-    import jax  # Grain has imported it; a transform that uses it must not take the accelerator from the run
-
-    jax.config.update("jax_platforms", "cpu")
 
 
 def _watch_parent() -> None:

@@ -104,8 +104,8 @@ def test_processes_read_disjoint_rows_and_equally_many_batches(num_processes):
         ]
         assert {len(part) for part in parts} == {-(-count // 6)}
         assert sorted(itertools.chain.from_iterable(map(numbers, parts))) == list(range(count))
-    whole = read(Ragged(13), batch_size=6, shuffle=True, num=5)
-    part = read(Ragged(13), batch_size=6, shuffle=True, num=5, rows=[1, 4])
+    whole = read(Ragged(13), [Noise()], batch_size=6, shuffle=True, num=5)
+    part = read(Ragged(13), [Noise()], batch_size=6, shuffle=True, num=5, rows=[1, 4])
     for a, b in zip(whole, part, strict=True):
         assert a.arrays["x"][[1, 4]].tobytes() == b.arrays["x"].tobytes()
 
