@@ -26,7 +26,7 @@ ENGINES = ("multisteps", "fused")
 class Verdict(NamedTuple):
     """What the gate found and did.
 
-    applied: bool, the optimizer ran.  finite: bool, loss and gradients were finite.
+    applied: bool, the optimizer ran.  finite: bool, loss and gradients were finite, and the weight not below 0.
     grad_norm: float32, global norm of the batch's gradient before clipping.
     bad_leaf: int32, position of the first non-finite leaf in `jax.tree.leaves(grads)`; -1 if there is none.
     """
@@ -80,17 +80,23 @@ def gate(optimizer: optax.GradientTransformation) -> optax.GradientTransformatio
         grads: Params, state: GateState, params: Params | None = None, *, loss: Mean, last: Array, **extra_args: Any
     ) -> tuple[Params, GateState]:
         weight = jnp.where(loss.weight > 0, loss.weight, 1.0)
-        grads = jax.tree.map(lambda g: g / weight.astype(g.dtype), grads)
+        grads = jax.tree.map(lambda g: g / weight, grads)  # float32, also for parameters of 16 bits
         leaf_is_finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(grads)])
-        finite = jnp.all(leaf_is_finite) & jnp.isfinite(loss.total) & jnp.isfinite(loss.weight)
+        finite = jnp.all(leaf_is_finite) & jnp.isfinite(loss.total) & jnp.isfinite(loss.weight) & (loss.weight >= 0)
         applied = last & finite & (loss.weight > 0)
-        updates, inner = jax.lax.cond(
-            applied,
-            lambda: optimizer.update(grads, state.inner, params, **extra_args),
-            lambda: (jax.tree.map(jnp.zeros_like, grads), state.inner),
-        )
+
+        def run() -> tuple[Params, optax.OptState]:
+            like_params = grads if params is None else optax.tree.cast_like(grads, params)
+            updates, inner = optimizer.update(like_params, state.inner, params, **extra_args)
+            return updates, _keep_dtypes(inner, state.inner)
+
+        def hold() -> tuple[Params, optax.OptState]:
+            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(run)[0]), state.inner
+
+        updates, inner = jax.lax.cond(applied, run, hold)
         bad_leaf = jnp.where(jnp.all(leaf_is_finite), -1, jnp.argmin(leaf_is_finite)).astype(jnp.int32)
-        return updates, GateState(inner, Verdict(applied, finite, optax.tree.norm(grads), bad_leaf))
+        grad_norm = optax.tree.norm(grads).astype(jnp.float32)
+        return updates, GateState(inner, Verdict(applied, finite, grad_norm, bad_leaf))
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -112,8 +118,8 @@ def accumulate(
 ) -> Accumulated:
     """Run `microbatch(params, model_state, slice, index)` over the leading dim of `batch` and update once.
 
-    A microbatch of weight 0 is as if it had not been there, even if its gradients are not finite. With `enabled` false
-    nothing is applied.
+    A microbatch of weight 0 is as if it had not been there, whatever its loss, gradients and metrics are. With
+    `enabled` false nothing is applied.
     """
     num_microbatches = jax.tree.leaves(batch)[0].shape[0]
     gated = gate(optimizer)
@@ -129,24 +135,23 @@ def accumulate(
     accumulator, add, finish = make(gated, num_microbatches, params, start, enabled)
     old_model_state = model_state
 
-    def body(carry: tuple, indexed: tuple) -> tuple[tuple, dict[str, Any]]:
+    def body(carry: tuple, indexed: tuple) -> tuple[tuple, tuple[dict[str, Any], Array]]:
         accumulator, params, model_state, loss = carry
         index, slice_ = indexed
         result = microbatch(params, model_state, slice_, index)
-        loss = loss.merge(result.loss)
-        counts = result.loss.weight > 0
+        counts = result.loss.weight != 0
+        loss = select(counts, loss.merge(result.loss), loss)
         grads = select(counts, result.grads, jax.tree.map(jnp.zeros_like, result.grads))
         accumulator, params = add(accumulator, params, grads, loss, index)
         model_state = select(counts, result.model_state, model_state)
-        return (accumulator, params, model_state, loss), result.metrics
+        return (accumulator, params, model_state, loss), (result.metrics, counts)
 
     zero = Mean(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32))
-    metrics: dict[str, Any]
-    carry, metrics = jax.lax.scan(body, (accumulator, params, model_state, zero), (jnp.arange(num_microbatches), batch))
+    carry, stacked = jax.lax.scan(body, (accumulator, params, model_state, zero), (jnp.arange(num_microbatches), batch))
     accumulator, params, model_state, loss = carry
     params, gate_state = finish(accumulator, params, loss)
     model_state = select(gate_state.verdict.applied, model_state, old_model_state)
-    return Accumulated(params, gate_state.inner, model_state, loss, merge_stacked(metrics), gate_state.verdict)
+    return Accumulated(params, gate_state.inner, model_state, loss, merge_stacked(*stacked), gate_state.verdict)
 
 
 def _multisteps(gated: Any, num_microbatches: int, params: Params, start: GateState, enabled: Array) -> tuple:
@@ -159,6 +164,7 @@ def _multisteps(gated: Any, num_microbatches: int, params: Params, start: GateSt
 
     def add(accumulator: Any, params: Params, grads: Params, loss: Mean, index: Array) -> tuple[Any, Params]:
         last = enabled & (index == num_microbatches - 1)
+        grads = optax.tree.cast(grads, jnp.float32)  # else the sum is handed on in the parameters' precision
         updates, accumulator = multisteps.update(grads, accumulator, params, loss=loss, last=last)
         return accumulator, apply_updates(accumulator.inner_opt_state.verdict.applied, params, updates)
 
@@ -173,8 +179,7 @@ def _fused(gated: Any, num_microbatches: int, params: Params, start: GateState, 
         return jax.tree.map(jnp.add, accumulator, grads), params
 
     def finish(accumulator: Params, params: Params, loss: Mean) -> tuple[Params, GateState]:
-        grads = optax.tree.cast_like(accumulator, params)
-        updates, gate_state = gated.update(grads, start, params, loss=loss, last=enabled)
+        updates, gate_state = gated.update(accumulator, start, params, loss=loss, last=enabled)
         return apply_updates(gate_state.verdict.applied, params, updates), gate_state
 
     return accumulator, add, finish
@@ -190,12 +195,20 @@ def select(condition: Array, new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda n, o: jnp.where(condition, n, o), new, old)
 
 
-def merge_stacked(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Merge metrics whose leaves are stacked over microbatches in dim 0."""
-    leaves = jax.tree.leaves(metrics)
-    count = leaves[0].shape[0] if leaves else 0
-    merged = jax.tree.map(lambda x: x[0], metrics)
-    for i in range(1, count):
+def merge_stacked(metrics: dict[str, Any], counts: Array) -> dict[str, Any]:
+    """Merge metrics whose leaves are stacked over microbatches in dim 0, those of the microbatches that count.
+
+    counts: [microbatch] bool. No neutral element is asked of a metric; if nothing counts, the first one is given.
+    """
+    merged, begun = jax.tree.map(lambda x: x[0], metrics), counts[0]
+    for i in range(1, counts.shape[0]):
         other = jax.tree.map(lambda x, i=i: x[i], metrics)
-        merged = {name: metric.merge(other[name]) for name, metric in merged.items()}
+        both = {name: metric.merge(other[name]) for name, metric in merged.items()}
+        merged = select(counts[i], select(begun, both, other), merged)
+        begun = begun | counts[i]
     return merged
+
+
+def _keep_dtypes(new: PyTree, old: PyTree) -> PyTree:
+    """Store a state in the precision it had: some optimizers promote that of 16-bit parameters."""
+    return jax.tree.map(lambda n, o: n if n.dtype == o.dtype else n.astype(o.dtype), new, old)

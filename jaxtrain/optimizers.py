@@ -1,7 +1,7 @@
 """The optimizer chain and the learning rate's schedule.
 
 A schedule is a function: number of updates made -> factor of `optimizer.learning_rate`, 0 to 1. Every schedule is
-preceded by a linear warmup of `schedule.warmup`, from 1 / warmup to 1, so that no update is made at rate 0.
+preceded by a linear warmup of w = `schedule.warmup` updates at 1 / (w + 1), ..., w / (w + 1), so that none is at rate 0.
 """
 
 import dataclasses
@@ -89,8 +89,9 @@ def make_optimizer(config: Config, num_steps: int | None, warmup_steps: int) -> 
                 )
             ]
         )
-    schedule = with_warmup(build(config.schedule, "schedule", **runtime), warmup_steps)
-    _refuse_zero_schedule(schedule, config)
+    schedule = build(config.schedule, "schedule", **runtime)
+    _refuse_zero_schedule(schedule, config)  # before a warmup hides its start
+    schedule = with_warmup(schedule, warmup_steps)
     peak = config.optimizer.learning_rate
 
     def learning_rate(updates: Array) -> Array:

@@ -83,16 +83,21 @@ def state_shardings(mesh: Mesh, abstract_state: Any, optimizer: optax.GradientTr
     everywhere = replicated(mesh)
     params = jax.tree.map(lambda leaf: largest_dim(mesh, leaf.shape, min_size), abstract_state.params)
 
-    def like_param(leaf: Any, param: Any, sharding: NamedSharding) -> NamedSharding:
-        return sharding if leaf.shape == param.shape else largest_dim(mesh, leaf.shape, min_size)
+    shapes = {path: leaf.shape for path, leaf in jax.tree.leaves_with_path(abstract_state.params)}
+    by_path = dict(jax.tree.leaves_with_path(params))
+
+    def like_param(path: tuple, leaf: Any) -> NamedSharding:
+        owner = next((path[:n] for n in range(len(path) + 1) if path[:n] in by_path), None)
+        is_alike = owner is not None and leaf.shape == shapes[owner]
+        return by_path[owner] if is_alike else largest_dim(mesh, leaf.shape, min_size)
 
     opt_state = optax.tree_map_params(
         optimizer,
-        like_param,
+        # Whole trees, matched by path: some lack parameters (masks, muon) or hold several arrays for one (sm3).
+        lambda tree: jax.tree.map_with_path(like_param, tree),
         abstract_state.opt_state,
-        abstract_state.params,
-        params,
         transform_non_params=lambda leaf: everywhere,
+        is_leaf=lambda _: True,
     )
     rest = jax.tree.map(lambda leaf: everywhere, abstract_state)
     return rest.__class__(**{**vars(rest), "params": params, "opt_state": opt_state})

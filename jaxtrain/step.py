@@ -77,15 +77,18 @@ def make_init(
         params = cast(params, params_dtype)
         output = zeros_like(jax.eval_shape(lambda: task.loss(params, model_state, microbatch, key, True)))
         metrics = _step_metrics(output.loss, output.metrics, jnp.zeros(()), jnp.zeros(()))
-        zero = jnp.zeros((), jnp.int32)
+
+        def zero() -> Array:
+            return jnp.zeros((), jnp.int32)  # an array of its own for each leaf, so that the state can be donated
+
         return TrainState(
-            step=zero,
+            step=zero(),
             params=params,
             model_state=model_state,
             opt_state=optimizer.init(params),
-            key=key,
-            counters=Counters(zero, zero, zero, jnp.array(False), zero, zero),
-            interval=Interval(zero, zeros_like(metrics)),
+            key=jax.random.clone(key),  # the caller's outlives a donated state
+            counters=Counters(zero(), zero(), zero(), jnp.array(False), zero(), zero()),
+            interval=Interval(zero(), zeros_like(metrics)),
         )
 
     return init
