@@ -28,7 +28,7 @@ def raise_if_halted(counters: Counters | None, state: TrainState) -> None:
     else:
         where = "its gradients are finite, the loss is not"
     raise NonFiniteError(
-        f"The loss or its gradient is not finite at step {step}: {where}. Steps left out, with no update made from them: "
+        f"The loss or its gradient is not finite at step {step}: {where}. Steps left out, without an update: "
         f"{int(now.in_a_row)} in a row, {int(now.skipped)} in all. The newest checkpoint is from before. "
         "Lower --config.optimizer.learning_rate, set --config.clip_norm, look at the data of that step, or go on "
         "without such batches by --config.nonfinite.policy=skip."

@@ -1,15 +1,18 @@
 """Turns specs of a config into objects: `"package.module:Name"` and the options that its signature takes."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 from jaxtrain import redact
 from jaxtrain.build.options import OPEN, RUNTIME_NAMES, check_options, type_options
-from jaxtrain.build.targets import import_target, signature
+from jaxtrain.build.targets import REQUIRED, import_target, signature
 from jaxtrain.config import coerce
 from jaxtrain.config.coerce import Text
 from jaxtrain.config.loading import describe_failure
 from jaxtrain.errors import ConfigError, JaxtrainError, Problem
+
+LATE_NAME = "rngs"
 
 __all__ = ["RUNTIME_NAMES", "build", "check_options", "import_target", "signature", "type_options"]
 
@@ -18,11 +21,12 @@ def build(spec: Any, where: str = "", /, **runtime: Any) -> Any:
     """Build what `spec` describes; specs among its options are built first. Any other object is returned as it is.
 
     where: the place of `spec` in the config, for messages. runtime: values that the trainer knows; one is passed where
-    a signature names it and the options do not give it. `env:NAME` is resolved here. Raises ConfigError.
+    a signature names it and the options do not give it. `env:NAME` is resolved here. What needs `rngs`, an nnx module,
+    is returned as a function of `rngs`: its parameters are made when the state is. Raises ConfigError.
     """
     if not isinstance(spec, OPEN):
         return spec
-    typed, problems = type_options(spec, where, runtime)
+    typed, problems = type_options(spec, where, (*runtime, LATE_NAME))
     if problems:
         raise ConfigError(problems)
     if not isinstance(spec.type, str):
@@ -35,6 +39,8 @@ def build(spec: Any, where: str = "", /, **runtime: Any) -> Any:
     for name, value in typed.options.items():
         annotation = expected[name].annotation if name in expected else Any
         arguments[name] = _built(value, annotation, f"{where}.{name}".lstrip("."), runtime)
+    if LATE_NAME in expected and expected[LATE_NAME].default is REQUIRED and LATE_NAME not in arguments:
+        return functools.partial(target, **arguments)
     try:
         return target(**arguments)
     except JaxtrainError:
