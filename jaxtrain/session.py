@@ -36,6 +36,11 @@ class Session:
         if self.has_begun:
             self.workdir.write_status(state, self.workdir.step, reason)
 
+    def abandon(self, reason: str) -> None:
+        """Leave the workdir as an end should, just before the process ends itself."""
+        self.end("preempted", reason)
+        self.workdir.release()
+
 
 @contextlib.contextmanager
 def opened(config: Config, path: str | Path | None, signals: Signals | None) -> Iterator[Session]:
@@ -55,7 +60,7 @@ def opened(config: Config, path: str | Path | None, signals: Signals | None) -> 
             signals.install(own_process=False)
             stack.callback(signals.uninstall)
         session = Session(workdir, signals)
-        signals.before_first_step(lambda reason: session.end("preempted", reason), config.preemption.grace_secs)
+        signals.before_first_step(session.abandon, config.preemption.grace_secs)
         try:
             yield session
         except BaseException as error:

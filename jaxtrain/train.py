@@ -67,8 +67,8 @@ def train(
     """
     timeline = Timeline()
     config = checked(config)
-    compiling.enable_cache(config.compile_cache)
     with session.opened(config, workdir, signals) as here, contextlib.ExitStack() as stack:
+        compiling.enable_cache(config.compile_cache)
         experiment = assemble(config, autotune_dir=str(here.workdir.autotune_dir))
         timeline.mark("data and model")
         if fresh:

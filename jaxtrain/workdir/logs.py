@@ -17,8 +17,9 @@ _CHATTY = ("absl", "jax", "orbax", "grain", "flax", "tensorboardX", "asyncio", "
 def setup_logging(workdir: Workdir, process_index: int = 0) -> Callable[[], None]:
     """Send every logger's lines and Python's warnings to standard output and to the process's log file.
 
-    Processes other than 0 print warnings only. Returns the function that undoes it. Raises WorkdirError if the file
-    cannot be opened.
+    Processes other than 0 print warnings only. Plain handlers of the root logger, as `logging.basicConfig` leaves them
+    (importing grain calls it), would print every line once more and are put away meanwhile. Returns the function that
+    undoes it all. Raises WorkdirError if the file cannot be opened.
     """
     path = workdir.logs_dir / f"process-{process_index}.log"
     try:
@@ -32,6 +33,9 @@ def setup_logging(workdir: Workdir, process_index: int = 0) -> Callable[[], None
     terminal.setLevel(logging.INFO if process_index == 0 else logging.WARNING)
     log_file = _FileHandler(file)
     log_file.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    plain = [handler for handler in root.handlers if type(handler) is logging.StreamHandler]
+    for handler in plain:
+        root.removeHandler(handler)
     for handler in (terminal, log_file):
         handler.addFilter(_is_wanted)
         root.addHandler(handler)
@@ -44,6 +48,8 @@ def setup_logging(workdir: Workdir, process_index: int = 0) -> Callable[[], None
         for handler in (terminal, log_file):
             root.removeHandler(handler)
             handler.close()
+        for handler in plain:
+            root.addHandler(handler)
 
     return undo
 

@@ -33,6 +33,21 @@ def test_lines_go_to_the_terminal_and_to_the_file(log, capsys):
     assert lines[1].endswith(" WARNING jaxtrain.x: careful")
 
 
+def test_a_handler_that_a_library_left_prints_no_line_twice(workdir, capsys):
+    left = logging.StreamHandler()  # as logging.basicConfig does
+    logging.getLogger().addHandler(left)
+    try:
+        undo = setup_logging(workdir)
+        logging.getLogger("jaxtrain.x").warning("once")
+        undo()
+        assert left in logging.getLogger().handlers
+    finally:
+        logging.getLogger().removeHandler(left)
+    captured = capsys.readouterr()
+    assert captured.out.count("once") == 1
+    assert captured.err == ""
+
+
 def test_libraries_are_heard_only_when_they_warn(log, capsys):
     logging.getLogger("absl").info("chatter")
     logging.getLogger("jax._src.dispatch").info("chatter")
