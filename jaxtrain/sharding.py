@@ -14,7 +14,7 @@ import optax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxtrain.config import schema
-from jaxtrain.errors import ConfigError, Problem
+from jaxtrain.errors import ConfigError, DataError, Problem
 from jaxtrain.typing import PyTree
 
 AXES = ("data", "fsdp")
@@ -141,7 +141,7 @@ class BatchPlacer:
         lead = self._lead_shape()
         placed = {}
         for name, rows in local_batch.items():
-            local = rows.reshape(*lead[:-1], -1, *rows.shape[1:])
+            local = _narrow(name, rows).reshape(*lead[:-1], -1, *rows.shape[1:])
             if self._is_whole:
                 placed[name] = jax.device_put(local, self.sharding)
             else:
@@ -154,6 +154,21 @@ class BatchPlacer:
             name: jax.ShapeDtypeStruct((*self._lead_shape(), *value.shape), value.dtype, sharding=self.sharding)
             for name, value in example.items()
         }
+
+
+def _narrow(name: str, rows: np.ndarray) -> np.ndarray:
+    """Convert 64-bit numbers to what the device holds. Raises DataError if a whole number does not fit."""
+    dtype = jax.dtypes.canonicalize_dtype(rows.dtype)
+    if dtype == rows.dtype:
+        return rows
+    if np.issubdtype(dtype, np.integer) and rows.size:
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        if rows.min() < low or rows.max() > high:
+            found = f"{rows.min()} to {rows.max()}"
+            raise DataError(
+                f"{name!r} holds {found}, but devices hold {dtype}: {low} to {high}. Map it in a transform."
+            )
+    return rows.astype(dtype)
 
 
 def table(tree: PyTree) -> list[tuple[str, tuple[int, ...], str, str, int]]:

@@ -2,18 +2,20 @@
 
 from collections.abc import Sequence
 
-from jaxtrain.cli import arguments
 from jaxtrain.errors import EXIT_OK, EXIT_RESUMABLE
 from jaxtrain.preemption import Signals
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns 0 when the run is finished, 75 when it stopped early and the same command resumes it."""
+    """Return 0 when the run is finished, 75 when it stopped early and the same command resumes it."""
     signals = Signals()
-    signals.install()  # before JAX is imported: its threads inherit the blocked signals
+    signals.install()  # before NumPy and JAX are imported: their threads then inherit the blocked signals
+
+    from jaxtrain.cli import arguments
+
     given = arguments.read(argv, switches=("--fresh", "--allow_drift"))
 
-    from jaxtrain.train import train  # takes seconds, so a flag misspelled is told before
+    from jaxtrain.train import train  # takes seconds to import, so a misspelled flag is told before
 
     result = train(
         given.draft,
