@@ -73,8 +73,8 @@ def apply(values: Mapping[str, Any] | config_dict.ConfigDict, overrides: Sequenc
     flags = set()
     for override in overrides:
         key, _, text = override.partition("=")
-        value, secrets = raw_values.clean_text(Text(text), key)
-        problems += secrets
+        value, found = raw_values.clean_text(Text(text), raw_values.shown(key))
+        problems += found
         problem = _set(nested, key, value)
         if problem is None:
             flags.add(key)

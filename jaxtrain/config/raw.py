@@ -146,5 +146,5 @@ def _dereferenced(reference: config_dict.FieldReference, key: str, problems: lis
     try:
         return reference.get()
     except Exception as error:  # noqa: BLE001  what the user wrote is told as a problem, whatever it raises
-        problems.append(Problem(key, "a reference", f"cannot be computed: {type(error).__name__}: {error}"))
+        problems.append(Problem(key, "a reference", f"cannot be computed: {type(error).__name__}: {shown(str(error))}"))
         return None

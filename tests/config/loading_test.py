@@ -111,6 +111,7 @@ def test_a_secret_in_an_exception_is_hidden(write):
     assert "sentinel-3371" not in refused(write(text))
 
 
-def test_nothing_is_written_beside_the_file(write, tmp_path):
+def test_nothing_is_written_beside_the_file(write, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     load(write(GOOD))
     assert [path.name for path in tmp_path.iterdir()] == ["my_run.py"]
