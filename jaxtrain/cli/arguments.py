@@ -33,7 +33,7 @@ def read(argv: Sequence[str], switches: Sequence[str] = ()) -> Arguments:
     elif workdir is not None:
         draft = overrides.apply(_stored_config(workdir), changes)
     else:
-        needed = Problem("config", "", "which experiment to run is needed", "Write --config=configs/code_lm.py.")
+        needed = Problem("", "", "which experiment to run is needed", "Write --config=configs/code_lm.py.")
         raise ConfigError([needed, *problems])
     return Arguments(dataclasses.replace(draft, problems=(*draft.problems, *problems)), workdir, given)
 
