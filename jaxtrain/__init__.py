@@ -1,6 +1,8 @@
 """Train Flax models with JAX, from a notebook cell to a cluster: `python -m jaxtrain --config=configs/x.py`."""
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,3 +32,14 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'jaxtrain' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+class _Package(ModuleType):
+    """Keeps `jaxtrain.train` the function: importing the module of that name would put the module in its place."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
