@@ -65,7 +65,9 @@ def train(
     signals: the program's own, if it installed them before importing JAX.
     Raises a subclass of JaxtrainError (errors.py) for every end that has a name.
     """
-    timeline = Timeline()
+    # Called from Python, the process may be hours old; started by the command, its age is Python and the imports.
+    timeline = Timeline(age_secs=0.0) if signals is None else Timeline()
+    timeline.mark("starting Python")
     config = checked(config)
     with session.opened(config, workdir, signals) as here, contextlib.ExitStack() as stack:
         compiling.enable_cache(config.compile_cache)
@@ -85,7 +87,9 @@ def train(
         here.begin(config, launch, start.step)
         state = checkpoints.restore(start.step, experiment.abstract_state) if start.step else experiment.init_state()
         timeline.mark("restoring the state" if start.step else "making the state")
-        loop = Loop(experiment, checkpoints, here, start, pace, state, timeline)
+        batches = DevicePrefetch(experiment.loader(start.position, start.num_bad), experiment.place)
+        stack.enter_context(contextlib.closing(batches))
+        loop = Loop(experiment, checkpoints, here, start, pace, state, batches, timeline)
         status = stack.enter_context(contextlib.closing(loop)).run()
         here.end(status, loop.reason)
         return _result(here, status, pace.step, loop.state)
@@ -106,18 +110,18 @@ class Loop:
         start: resume.Start,
         pace: Pace,
         state: TrainState,
+        batches: DevicePrefetch,
         timeline: Timeline,
     ):
         config = experiment.config
         self.experiment, self.checkpoints, self.here = experiment, checkpoints, here
-        self.pace, self.state, self.timeline = pace, state, timeline
+        self.pace, self.state, self.batches, self.timeline = pace, state, batches, timeline
         self.position, self.num_bad = start.position, start.num_bad
         self.saved_step = start.step
         self.is_first_step = True
         self.log_every = experiment.every(config.log.every)
         self.checkpoint_every = experiment.every(config.checkpoint.every)
 
-        self.batches = DevicePrefetch(experiment.loader(start.position, start.num_bad), experiment.place)
         self.train_step = experiment.compile_train_step()
         self.drain = experiment.compile_drain()
         self.evaluator = Evaluator(experiment.compile_eval_step)
@@ -263,5 +267,4 @@ class Loop:
         return self.here.signals.requested or self.callbacks.run.stop_reason or ""
 
     def close(self) -> None:
-        self.batches.close()
         self.reporter.close()

@@ -34,6 +34,7 @@ from flax import nnx
 from jaxtrain import default_config, resume, session
 from jaxtrain.check import checked
 from jaxtrain.data.arrays import Arrays
+from jaxtrain.data.prefetch import DevicePrefetch
 from jaxtrain.experiment import assemble
 from jaxtrain.pace import Pace
 from jaxtrain.tasks.classification import Classification
@@ -111,7 +112,8 @@ def measure(model: Any, batch_size: int, num_blocks: int, num_steps: int) -> dic
         here.begin(config, {}, 0)
         pace = Pace(0, None)
         checkpoints = stack.enter_context(contextlib.closing(experiment.open_checkpoints(here.workdir)))
-        loop = Loop(experiment, checkpoints, here, resume.Start(), pace, experiment.init_state(), Timeline())
+        batches = stack.enter_context(contextlib.closing(DevicePrefetch(experiment.loader(0), experiment.place)))
+        loop = Loop(experiment, checkpoints, here, resume.Start(), pace, experiment.init_state(), batches, Timeline())
         stack.enter_context(contextlib.closing(loop))
         raw = RawLoop(loop.train_step, experiment)
 
