@@ -154,6 +154,7 @@ def assemble(config: Config, *, devices: Sequence[Any] | None = None, autotune_d
     abstract_batch = place.abstract(example)
     runtime = {"vocab_size": source.vocab_size} if hasattr(source, "vocab_size") else {}
     task = build(config.task, "task", **runtime)
+    _check_vocabulary(task, source)
     tokens_per_example = task.tokens_per_example(example) if hasattr(task, "tokens_per_example") else None
 
     def steps(key: str, text: str) -> int | None:
@@ -195,6 +196,15 @@ def _example(source: Any, transforms: Sequence[Any], seed: int) -> dict[str, Any
     return {
         name: jax.ShapeDtypeStruct(x.shape[1:], jax.dtypes.canonicalize_dtype(x.dtype)) for name, x in batch.items()
     }
+
+
+def _check_vocabulary(task: Any, source: Any) -> None:
+    """Refuse data with tokens that the model has no embedding for: their loss would be NaN."""
+    known, present = getattr(getattr(task, "model", None), "vocab_size", None), getattr(source, "vocab_size", None)
+    if isinstance(known, int) and isinstance(present, int) and present > known:
+        allowed = f"the data has {present} different tokens, more than the model"
+        fix = f"Use --config.task.model.vocab_size={present}, or leave the key away: it is then taken from the data."
+        raise ConfigError([Problem("task.model.vocab_size", known, allowed, fix)])
 
 
 def _steps(key: str, text: str, batch_size: int, num_examples: int, tokens_per_example: int | None) -> int | None:
