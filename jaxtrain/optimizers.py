@@ -1,7 +1,7 @@
 """The optimizer chain and the learning rate's schedule.
 
 A schedule is a function: number of updates made -> factor of `optimizer.learning_rate`, 0 to 1. Every schedule is
-preceded by a linear warmup of w = `schedule.warmup` updates at 1 / (w + 1), ..., w / (w + 1), so that none is at rate 0.
+preceded by a linear warmup of w = `schedule.warmup` updates, 1 / (w + 1) to w / (w + 1), so that none is at rate 0.
 """
 
 import dataclasses

@@ -109,17 +109,22 @@ def _kinds(module: nnx.Module) -> tuple[Any, _Kinds]:
     return graphdef, _Kinds(*states)
 
 
+def _rngs(key: Array) -> nnx.Rngs:
+    """The streams that a module is made with. "dropout" is one of its own, or dropouts would draw from "default"."""
+    return nnx.Rngs(params=key, dropout=jax.random.fold_in(key, 1), default=jax.random.fold_in(key, 2))
+
+
 @functools.lru_cache(maxsize=32)
 def _from_nnx(factory: Callable[..., nnx.Module]) -> Model:
     @functools.cache
     def skeleton(train: bool) -> tuple[Any, _Kinds]:
         """The module's graph in one of its modes, and the shapes of its state."""
-        module = nnx.eval_shape(lambda: factory(rngs=nnx.Rngs(0)))
+        module = nnx.eval_shape(lambda: factory(rngs=_rngs(jax.random.key(0))))
         module.train() if train else module.eval()
         return _kinds(module)
 
     def init(key: Array, inputs: Array) -> tuple[Params, ModelState]:
-        _, state = _kinds(factory(rngs=nnx.Rngs(params=key, default=jax.random.fold_in(key, 1))))
+        _, state = _kinds(factory(rngs=_rngs(key)))
         return _to_dict(state.params), _to_dict(state.rest)
 
     def apply(
