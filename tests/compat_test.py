@@ -1,5 +1,6 @@
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
+from ml_collections import config_dict
 
 from jaxtrain import compat
 
@@ -17,3 +18,12 @@ def test_orbax_writes_an_unfinished_save_beside_its_final_name_with_our_suffix(t
         checkpointer.wait_until_finished()
     assert seen == [f"7{compat.ORBAX_TMP_SUFFIX}"]
     assert [path.name for path in tmp_path.iterdir()] == ["7"]
+
+
+def test_a_config_dict_remembers_the_order_in_which_it_was_filled():
+    reference = config_dict.FieldReference(3)
+    group = config_dict.ConfigDict({"z": {"y": 1, "b": 2}})
+    group.a, group.c = 1, reference
+    assert compat.items_as_set(group) == [("z", group.z), ("a", 1), ("c", reference)]
+    assert [key for key, _ in compat.items_as_set(group.z)] == ["y", "b"]
+    assert list(group) == ["a", "c", "z"]  # why `items` will not do

@@ -6,7 +6,7 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from jaxtrain import redact
+from jaxtrain import compat, redact
 from jaxtrain.config import coerce, plain
 from jaxtrain.errors import Problem
 
@@ -93,12 +93,7 @@ def _clean(value: Any, key: str, is_secret: bool, depth: int, problems: list[Pro
 
 
 def _clean_group(group: Any, key: str, is_secret: bool, depth: int, problems: list[Problem]) -> dict[str, Any]:
-    is_config_dict = isinstance(group, config_dict.ConfigDict)
-    try:
-        items = group.items(preserve_field_references=True) if is_config_dict else group.items()
-    except TypeError:  # a ConfigDict cannot sort keys that are numbers among others that are text
-        problems.append(Problem(key, "{...}", "keys must be text"))
-        return {}
+    items = compat.items_as_set(group) if isinstance(group, config_dict.ConfigDict) else group.items()
     cleaned = {}
     for name, value in items:
         dotted = f"{key}.{name}" if key else str(name)
