@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 _logger = logging.getLogger(__name__)
 
@@ -56,19 +57,31 @@ def enable_cache(setting: str) -> None:
     A directory that cannot be used is a warning: the run compiles, and its numbers are the same. `auto` leaves a cache
     alone that the environment has set up.
     """
-    if setting == "" or (setting == "auto" and jax.config.values["jax_compilation_cache_dir"]):
+    if setting == "":
+        _keep_in(None)
+        return
+    if setting == "auto" and jax.config.values["jax_compilation_cache_dir"]:
         return
     directory = default_cache_dir() if setting == "auto" else Path(setting).expanduser()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(directory, os.W_OK | os.X_OK):
             raise PermissionError(13, "Permission denied", str(directory))
-        foreign = directory.stat().st_uid != os.getuid()
-        if foreign:
+        found = directory.stat()
+        if found.st_uid != os.getuid():
             raise PermissionError(1, "it belongs to another user", str(directory))
+        if found.st_mode & 0o022:
+            raise PermissionError(1, "other users may write to it, so chmod go-w it or name another", str(directory))
     except OSError as error:
         _logger.warning("compile cache %s not used: %s", directory, error.strerror)
         return
-    jax.config.update("jax_compilation_cache_dir", str(directory))
+    _keep_in(directory)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def _keep_in(directory: Path | None) -> None:
+    text = None if directory is None else str(directory)
+    if jax.config.values["jax_compilation_cache_dir"] != text:
+        jax.config.update("jax_compilation_cache_dir", text)
+        compilation_cache.reset_cache()  # JAX looks at the setting once, when it first compiles
