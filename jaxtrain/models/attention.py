@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -15,6 +16,10 @@ Kernel = Literal["xla", "cudnn"]
 # What the backward pass needs of attention, by the names that rematerialisation policies save.
 INPUT_NAMES = ("query", "key", "value")
 OUTPUT_NAMES = ("attention", "attention_residual")
+
+# float32 sums of bfloat16 products also in the backward pass, which would multiply in float32 otherwise, at a fraction
+# of the speed (https://github.com/jax-ml/jax/issues/24047). float16 has such a preset too, but not on every backend.
+_PRECISION = {"bfloat16": jax.lax.DotAlgorithmPreset.BF16_BF16_F32}
 
 _log = logging.getLogger(__name__)
 
@@ -92,10 +97,34 @@ def attend(
     kernel, why = choose(implementation, default_target(), query.dtype, query.shape[-1])
     announce(kernel, why)
     query, key, value = (checkpoint_name(x, name) for x, name in zip((query, key, value), INPUT_NAMES, strict=True))
-    run = functools.partial(jax.nn.dot_product_attention, is_causal=causal, implementation=kernel)
     if kernel == "cudnn":
-        return name_residuals(run)(query, key, value)
-    return checkpoint_name(run(query, key, value), OUTPUT_NAMES[0])
+        cudnn = functools.partial(jax.nn.dot_product_attention, is_causal=causal, implementation="cudnn")
+        return name_residuals(cudnn)(query, key, value)
+    return checkpoint_name(_xla_attention(query, key, value, causal), OUTPUT_NAMES[0])
+
+
+def _xla_attention(query: jax.Array, key: jax.Array, value: jax.Array, causal: bool) -> jax.Array:
+    """Compute `attend` by plain operations.
+
+    jax.nn.dot_product_attention computes the same. With heads moved before seq, and the division by the sum done on
+    the output instead of the scores, forward and backward pass take 40 % less time on a CPU.
+    """
+    batch, seq, heads, head_dim = query.shape
+    group = heads // key.shape[2]
+    query = jnp.moveaxis(
+        query.reshape(batch, seq, -1, group, head_dim), 1, 3
+    )  # [batch, kv_heads, group, seq, head_dim]
+    key, value = jnp.swapaxes(key, 1, 2), jnp.swapaxes(value, 1, 2)  # [batch, kv_heads, seq, head_dim]
+    multiply = functools.partial(
+        jnp.einsum, precision=_PRECISION.get(query.dtype.name), preferred_element_type=jnp.float32
+    )
+    scores = multiply("bkgth,bksh->bkgts", query, key) / math.sqrt(head_dim)
+    if causal:
+        scores = jnp.where(jnp.tri(seq, key.shape[2], dtype=bool), scores, -jnp.inf)
+    # Any constant may be taken off all scores of a row; its largest keeps exp from overflowing.
+    exp = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
+    mixed = multiply("bkgts,bksh->bkgth", exp.astype(value.dtype), value) / jnp.sum(exp, axis=-1, keepdims=True)
+    return jnp.moveaxis(mixed, 3, 1).reshape(batch, seq, heads, head_dim).astype(value.dtype)
 
 
 def name_residuals(kernel: Callable[..., jax.Array]) -> Callable[..., jax.Array]:

@@ -18,7 +18,9 @@ def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
     # Comparing with an iota instead of gathering keeps the backward pass free of a scatter into [batch, seq, vocab],
     # and fuses with the softmax also where the vocab dim is sharded.
     at_target = jnp.arange(vocab) == targets[..., None]
-    losses = jax.nn.logsumexp(logits, axis=-1) - jnp.sum(jnp.where(at_target, logits, 0), axis=-1)
+    # Taking the largest logit off first keeps the difference exact where all logits are large.
+    logits -= jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+    losses = jnp.log(jnp.sum(jnp.exp(logits), axis=-1)) - jnp.sum(jnp.where(at_target, logits, 0), axis=-1)
     return jnp.where((targets >= 0) & (targets < vocab), losses, jnp.nan)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from jaxtrain.models.attention import INPUT_NAMES, OUTPUT_NAMES, Implementation, attend
 from jaxtrain.models.rotary import rotary_angles, rotate
@@ -26,12 +27,7 @@ REMAT_POLICIES: dict[Remat, Callable[..., Any]] = {
     ),
 }
 
-Init = Callable[..., jax.Array]
-_embedding_init: Init = nn.initializers.normal(0.02)
-
-
-def _kernel_init(variance: float = 1.0) -> Init:
-    return nn.initializers.variance_scaling(variance, "fan_in", "normal")
+_embedding_init = nn.initializers.normal(0.02)
 
 
 class Transformer(nn.Module):
@@ -76,7 +72,7 @@ class Transformer(nn.Module):
         self.layers: Any = layer() if self.scan_layers else [layer() for _ in range(self.num_layers)]
         self.final_norm = NORMS[self.norm]()
         if not self.tie_embeddings:
-            self.lm_head = nn.Dense(self.vocab_size, use_bias=False, kernel_init=_kernel_init())
+            self.lm_head = Dense(self.vocab_size)
 
     def __call__(self, tokens: jax.Array, train: bool = False) -> jax.Array:
         """tokens: [batch, seq] int. Returns logits [batch, seq, vocab]; those of a position see no later token."""
@@ -99,7 +95,10 @@ class Transformer(nn.Module):
 
     def head(self, features: jax.Array) -> jax.Array:
         """features: [batch, seq, embed]. Returns logits [batch, seq, vocab]."""
-        return self.lm_head(features) if not self.tie_embeddings else self.embedding.attend(features)
+        if not self.tie_embeddings:
+            return self.lm_head(features)
+        flat = features.reshape(-1, self.embed)  # for the reason given in Dense
+        return self.embedding.attend(flat).reshape(*features.shape[:-1], self.vocab_size)
 
     def _layer(self) -> Callable[..., nn.Module]:
         """Give what makes a layer, or with `scan_layers` all of them as one module."""
@@ -117,14 +116,14 @@ class Transformer(nn.Module):
                 length=self.num_layers,
                 unroll=self.unroll,
             )
-        output_init = _kernel_init(1 / (2 * self.num_layers))
+        output_variance = 1 / (2 * self.num_layers)
         head_dim, kv_heads = self.head_dim or self.embed // self.heads, self.kv_heads or self.heads
         mlp = self.mlp or (4 * self.embed if self.activation == "gelu" else 64 * math.ceil(8 * self.embed / 3 / 64))
         return functools.partial(
             layer,
             norm=NORMS[self.norm],
-            attention=functools.partial(Attention, self.heads, kv_heads, head_dim, self.attention, output_init),
-            mlp=functools.partial(FeedForward, mlp, self.activation, output_init),
+            attention=functools.partial(Attention, self.heads, kv_heads, head_dim, self.attention, output_variance),
+            mlp=functools.partial(FeedForward, mlp, self.activation, output_variance),
             dropout=self.dropout,
         )
 
@@ -160,13 +159,12 @@ class Attention(nn.Module):
     kv_heads: int
     head_dim: int
     implementation: Implementation
-    output_init: Init
+    output_variance: float
 
     @nn.compact
     def __call__(self, x: jax.Array, angles: jax.Array | None) -> jax.Array:
         def project(name: str, heads: int) -> jax.Array:
-            features = nn.Dense(heads * self.head_dim, use_bias=False, kernel_init=_kernel_init(), name=name)(x)
-            return features.reshape(*x.shape[:2], heads, self.head_dim)
+            return Dense(heads * self.head_dim, name=name)(x).reshape(*x.shape[:2], heads, self.head_dim)
 
         query, key, value = project("query", self.heads), project("key", self.kv_heads), project("value", self.kv_heads)
         if angles is not None:
@@ -175,9 +173,7 @@ class Attention(nn.Module):
             mixed = jax.nn.dot_product_attention(query, key, value, is_causal=True)
         else:
             mixed = attend(query, key, value, self.implementation)
-        return nn.Dense(x.shape[-1], use_bias=False, kernel_init=self.output_init, name="out")(
-            mixed.reshape(*x.shape[:2], -1)
-        )
+        return Dense(x.shape[-1], self.output_variance, name="out")(mixed.reshape(*x.shape[:2], -1))
 
 
 class FeedForward(nn.Module):
@@ -185,16 +181,31 @@ class FeedForward(nn.Module):
 
     mlp: int
     activation: Activation
-    output_init: Init
+    output_variance: float
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        hidden = nn.Dense(self.mlp, use_bias=False, kernel_init=_kernel_init(), name="up")(x)
+        hidden = Dense(self.mlp, name="up")(x)
         if self.activation == "swiglu":
-            hidden *= nn.silu(nn.Dense(self.mlp, use_bias=False, kernel_init=_kernel_init(), name="gate")(x))
+            hidden *= nn.silu(Dense(self.mlp, name="gate")(x))
         else:
             hidden = nn.gelu(hidden)
-        return nn.Dense(x.shape[-1], use_bias=False, kernel_init=self.output_init, name="down")(hidden)
+        return Dense(x.shape[-1], self.output_variance, name="down")(hidden)
+
+
+class Dense(nn.Module):
+    """x @ kernel, without a bias. kernel: [in, features], normal with variance `variance` / in."""
+
+    features: int
+    variance: float = 1.0
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        init = nn.initializers.variance_scaling(self.variance, "fan_in", "normal")
+        kernel = self.param("kernel", init, (x.shape[-1], self.features))
+        # The gradient of the kernel sums over batch and seq. As two dims, XLA:CPU would transpose both factors first,
+        # which costs as much as the product; other backends do not mind.
+        return jnp.matmul(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], -1)
 
 
 def _check(model: Transformer) -> None:
