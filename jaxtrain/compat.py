@@ -1,4 +1,4 @@
-"""Every name of JAX, Orbax or ml_collections that is no documented public one. Each has a test: an upgrade fails there."""
+"""Every name of JAX, Orbax or ml_collections that is not public. Each has a test, so an upgrade fails there."""
 
 from typing import Any
 
