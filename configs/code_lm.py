@@ -1,15 +1,23 @@
-"""A byte-level language model of the Python standard library's own source; nothing is downloaded."""
+"""A byte-level language model of the Python standard library's own source, split by file; nothing is downloaded.
+
+    python -m jaxtrain --config=configs/code_lm.py          RESULT
+    python -m jaxtrain --config=configs/code_lm.py:long     LONG
+
+Both losses are of the whole validation split. At the end, tables of n-grams counted on the same training files are
+printed beside it: that is what looking up the last one, two or three bytes achieves.
+"""
 
 from jaxtrain import default_config
 
 
 def get_config(variant=""):
     config = default_config()
-    config.duration = "600 steps"
+    config.duration = "300 steps"
     config.batch_size = 32
+
     config.data.type = "jaxtrain.data.text:TextFiles"
     config.data.root = "stdlib:"
-    config.data.exclude = ("site-packages", "test", "tests", "idlelib", "lib2to3/tests")
+    config.data.exclude = ("site-packages", "test", "tests", "idlelib")
     config.data.split = "train"
     config.data.splits = {"train": 0.9, "validation": 0.1}
     config.data.seq = 128
@@ -21,16 +29,27 @@ def get_config(variant=""):
         "embed": 128,
         "heads": 4,
         "max_seq": 128,
+        "scan_layers": False,  # two layers run faster one after the other, and compile fast enough
     }
 
     config.optimizer.type = "optax:adamw"
     config.optimizer.learning_rate = 3e-3
     config.schedule.type = "jaxtrain.optimizers:cosine"
-    config.schedule.warmup = "50 steps"
+    config.schedule.warmup = "20 steps"
     config.clip_norm = 1.0
 
-    config.evals.validation = {"data": {"split": "validation"}, "every": "300 steps"}
+    config.evals.validation = {"data": {"split": "validation"}, "batch_size": 64}
     config.log.every = "20 steps"
-    config.checkpoint.every = "200 steps"
+    config.checkpoint.every = "100 steps"
     config.callbacks.ngrams = {"type": "jaxtrain.callbacks.ngrams:NgramBaselines"}
+
+    if variant == "long":
+        config.duration = "2000 steps"
+        config.task.model.num_layers = 4
+        config.task.model.embed = 192
+        config.task.model.heads = 6
+        config.schedule.warmup = "100 steps"
+        config.checkpoint.every = "500 steps"
+    elif variant:
+        raise ValueError(f"code_lm has the variant long, not {variant!r}")
     return config
