@@ -1,0 +1,44 @@
+"""Losses and accuracies of classification by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxtrain.tasks.classification import Classification
+
+LOGITS = np.log(np.array([[0.7, 0.2, 0.1], [0.3, 0.3, 0.4], [0.1, 0.8, 0.1], [0.25, 0.5, 0.25]], np.float32))
+LABELS = np.array([0, 1, 1, 2])
+PLAIN = (lambda key, inputs: ({}, {}), lambda params, model_state, inputs, key, train: (inputs, model_state))
+
+
+def loss(logits, labels, mask, **options):
+    batch = {"image": logits, "label": labels, "mask": np.asarray(mask, bool)}
+    return Classification(PLAIN, **options).loss({}, {}, batch, jax.random.key(0), True)
+
+
+def test_loss_and_accuracy_are_those_of_the_counted_examples():
+    output = loss(LOGITS, LABELS, [1, 1, 1, 0])
+    np.testing.assert_allclose(output.loss.compute(), -np.mean(np.log([0.7, 0.3, 0.8])), rtol=1e-6)
+    np.testing.assert_allclose(output.metrics["accuracy"].compute(), 2 / 3, rtol=1e-6)
+    assert float(output.loss.weight) == 3.0
+
+
+def test_padding_does_not_change_the_loss_whatever_it_holds():
+    logits = np.concatenate([LOGITS, np.full((3, 3), np.nan, np.float32)])
+    padded = loss(logits, np.r_[LABELS, 0, 0, 0], [1] * 4 + [0] * 3)
+    whole = loss(LOGITS, LABELS, [1] * 4)
+    np.testing.assert_array_equal(padded.loss.compute(), whole.loss.compute())
+    np.testing.assert_array_equal(padded.metrics["accuracy"].compute(), whole.metrics["accuracy"].compute())
+
+
+def test_the_arrays_are_found_by_the_names_given():
+    task = Classification(PLAIN, inputs="x", labels="y")
+    batch = {"x": LOGITS, "y": LABELS, "mask": np.ones(4, bool)}
+    expected = loss(LOGITS, LABELS, [1] * 4).loss.compute()
+    np.testing.assert_array_equal(task.loss({}, {}, batch, None, False).loss.compute(), expected)
+    np.testing.assert_array_equal(task.predict({}, {}, batch), LOGITS)
+
+
+def test_the_loss_is_float32_also_of_16_bit_logits():
+    output = loss(jnp.asarray(LOGITS, jnp.bfloat16), LABELS, [1] * 4)
+    assert {leaf.dtype for leaf in jax.tree.leaves(output)} == {jnp.dtype(jnp.float32)}
