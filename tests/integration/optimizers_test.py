@@ -4,11 +4,11 @@ import json
 import math
 
 import jax
-import numpy as np
 import pytest
 
 from jaxtrain import train
 from jaxtrain.tasks.classification import Classification
+from tests.integration.outcomes import bits, lines, without_times
 from tests.integration.parts import CrashError
 
 NUM_STEPS, CRASH_AT = 12, 6
@@ -41,18 +41,6 @@ def config(optimizer: dict, **callbacks: dict) -> dict:
     }
 
 
-def without_times(history: list[dict]) -> list[dict]:
-    return [
-        {k: v for k, v in line.items() if k != "time" and not k.endswith(("_secs", "_per_sec"))} for line in history
-    ]
-
-
-def content(leaf: jax.Array) -> bytes:
-    return np.asarray(
-        jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
-    ).tobytes()
-
-
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_run_ended_by_an_exception_resumes_bit_for_bit(tmp_path, optimizer):
     wanted = train(config(OPTIMIZERS[optimizer]), tmp_path / "whole")
@@ -60,7 +48,7 @@ def test_a_run_ended_by_an_exception_resumes_bit_for_bit(tmp_path, optimizer):
     crashing = {"type": "tests.integration.parts:Crashing", "step": CRASH_AT}
     with pytest.raises(CrashError):
         train(config(OPTIMIZERS[optimizer], crashing=crashing), tmp_path / "w")
-    assert [line["step"] for line in map(json.loads, (tmp_path / "w" / "metrics.jsonl").open())] == [4]
+    assert [line["step"] for line in lines(tmp_path / "w")] == [4]
     got = train(config(OPTIMIZERS[optimizer]), tmp_path / "w")
 
     launches = json.loads((tmp_path / "w" / "manifest.json").read_text())
@@ -69,7 +57,7 @@ def test_a_run_ended_by_an_exception_resumes_bit_for_bit(tmp_path, optimizer):
     assert without_times(got.history) == without_times(wanted.history)
     assert jax.tree.structure(got.state) == jax.tree.structure(wanted.state)
     for (path, leaf), other in zip(jax.tree.leaves_with_path(got.state), jax.tree.leaves(wanted.state), strict=True):
-        assert (leaf.dtype, content(leaf)) == (other.dtype, content(other)), jax.tree_util.keystr(path)
+        assert bits(leaf) == bits(other), jax.tree_util.keystr(path)
         assert leaf.sharding == other.sharding, jax.tree_util.keystr(path)
     assert_shared_out(got.state)
 
