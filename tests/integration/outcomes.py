@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -21,6 +22,6 @@ def without_times(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def bits(leaf: jax.Array) -> tuple[str, tuple[int, ...], bytes]:
     """Give dtype, shape and content of an array or a PRNG key."""
-    is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
     return str(array.dtype), array.shape, array.tobytes()
