@@ -31,7 +31,6 @@ class Evaluation:
     num_batches: int | None
     place: BatchPlacer
     example: Mapping[str, Any]
-    num_workers: int
     prefetch: int
     seed: int
 
@@ -59,7 +58,7 @@ class Evaluation:
             start=0,
             seed=self.seed,
             shuffle=False,
-            num_workers=self.num_workers,
+            num_workers=0,  # threads: starting processes would cost seconds in every evaluation
             prefetch=self.prefetch,
             num_batches=self.num_batches,
             repeat=False,

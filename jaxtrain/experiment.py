@@ -249,7 +249,6 @@ def _evaluation(experiment: Experiment, name: str, spec: schema.Eval, example: M
         num_batches=spec.num_batches or None,
         place=sharding.BatchPlacer(experiment.mesh, batch_size, None),
         example=example,
-        num_workers=config.data.num_workers,
         prefetch=config.data.prefetch,
         seed=config.seed,
     )

@@ -40,7 +40,7 @@ class Data:
     transforms: Annotated[Mapping[str, Spec], Name] = dataclasses.field(default_factory=dict)
     # Draw a new order of the examples for each epoch.
     shuffle: bool = True
-    # Processes that read and transform examples; 0 uses threads.
+    # Processes that read and transform examples in training; 0 uses threads, as evaluations always do.
     num_workers: CountOrZero = 0
     # Batches prepared ahead of the step that takes them.
     prefetch: Count = 2
