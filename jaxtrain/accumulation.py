@@ -200,13 +200,15 @@ def merge_stacked(metrics: dict[str, Any], counts: Array) -> dict[str, Any]:
 
     counts: [microbatch] bool. No neutral element is asked of a metric; if nothing counts, the first one is given.
     """
-    merged, begun = jax.tree.map(lambda x: x[0], metrics), counts[0]
-    for i in range(1, counts.shape[0]):
-        other = jax.tree.map(lambda x, i=i: x[i], metrics)
+    first = jax.tree.map(lambda x: x[0], (metrics, counts))
+    rest = jax.tree.map(lambda x: x[1:], (metrics, counts))
+
+    def body(carry: tuple, item: tuple) -> tuple[tuple, None]:
+        (merged, begun), (other, counts) = carry, item
         both = {name: metric.merge(other[name]) for name, metric in merged.items()}
-        merged = select(counts[i], select(begun, both, other), merged)
-        begun = begun | counts[i]
-    return merged
+        return (select(counts, select(begun, both, other), merged), begun | counts), None
+
+    return jax.lax.scan(body, first, rest)[0][0]  # a loop, so that many microbatches make no larger program
 
 
 def _keep_dtypes(new: PyTree, old: PyTree) -> PyTree:

@@ -1,0 +1,217 @@
+"""Where arrays live changes their place and never a number."""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+
+from jaxtrain import sharding
+from jaxtrain.compiling import compile_ahead
+from jaxtrain.config import Mesh
+from jaxtrain.errors import ConfigError
+from jaxtrain.models.transformer import Transformer
+from jaxtrain.sharding import BatchPlacer, largest_dim, make_mesh, mesh_shape, state_shardings, table, with_shardings
+from jaxtrain.step import make_init, make_train_step
+from jaxtrain.tasks.language_modeling import LanguageModeling
+
+MESHES = {
+    "one device": (Mesh(data=1), 1),
+    "data=8": (Mesh(data=8), 8),
+    "fsdp=8": (Mesh(data=1, fsdp=8), 8),
+    "data=2,fsdp=4": (Mesh(data=2, fsdp=4), 8),
+}
+
+
+def mesh_of(name):
+    config, num_devices = MESHES[name]
+    return make_mesh(config, jax.devices()[:num_devices])
+
+
+@pytest.mark.parametrize(
+    ("config", "num_devices", "expected"),
+    [
+        (Mesh(), 8, {"data": 8, "fsdp": 1}),
+        (Mesh(fsdp=-1, data=2), 8, {"data": 2, "fsdp": 4}),
+        (Mesh(data=2, fsdp=4), 8, {"data": 2, "fsdp": 4}),
+        (Mesh(), 1, {"data": 1, "fsdp": 1}),
+        (Mesh(fsdp=3), 6, {"data": 2, "fsdp": 3}),
+    ],
+)
+def test_one_axis_takes_what_is_left(config, num_devices, expected):
+    assert mesh_shape(config, num_devices) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "fix"),
+    [
+        (Mesh(data=3), "mesh.data", "data=8"),
+        (Mesh(data=4), "mesh.data", "data=8"),  # jax.make_mesh would idle four devices
+        (Mesh(fsdp=3), "mesh.fsdp", "fsdp=8"),
+        (Mesh(data=2, fsdp=8), "mesh.data", "data=1"),
+        (Mesh(data=-1, fsdp=-1), "mesh.fsdp", "size"),
+    ],
+)
+def test_axes_that_do_not_multiply_to_the_devices_are_refused_with_sizes_that_do(config, key, fix):
+    with pytest.raises(ConfigError) as raised:
+        mesh_shape(config, 8)
+    assert f"--config.{key}" in str(raised.value)
+    assert fix in str(raised.value)
+
+
+def test_a_mesh_uses_every_device_and_leaves_shardings_to_the_compiler():
+    mesh = mesh_of("data=2,fsdp=4")
+    assert mesh.axis_names == ("data", "fsdp")
+    assert mesh.axis_types == (AxisType.Auto, AxisType.Auto)
+    assert set(mesh.devices.flat) == set(jax.devices())
+
+
+@pytest.mark.parametrize(
+    ("shape", "spec"),
+    [
+        ((8, 16), PartitionSpec(None, "fsdp")),
+        ((16, 16), PartitionSpec("fsdp")),
+        ((8, 17), PartitionSpec("fsdp")),
+        ((3, 24, 8), PartitionSpec(None, "fsdp")),
+        ((7, 9), PartitionSpec()),
+        ((), PartitionSpec()),
+        ((0, 8), PartitionSpec()),
+        ((8,), PartitionSpec()),  # fewer than min_size elements
+    ],
+)
+def test_the_largest_dim_that_divides_is_split(shape, spec):
+    assert largest_dim(mesh_of("fsdp=8"), shape, min_size=16).spec == spec
+    assert largest_dim(mesh_of("data=8"), shape, min_size=16).spec == PartitionSpec()
+
+
+@pytest.mark.parametrize("k", [None, 1, 2])
+@pytest.mark.parametrize("name", MESHES)
+def test_a_placed_batch_holds_its_rows_in_order_on_any_mesh(name, k):
+    batch = {"tokens": np.arange(16 * 3).reshape(16, 3), "mask": np.arange(16) % 3 == 0}
+    place = BatchPlacer(mesh_of(name), 16, k)
+    np.testing.assert_array_equal(place.rows, np.arange(16))
+    for field, placed in place(batch).items():
+        expected = batch[field] if k is None else batch[field].reshape(k, 16 // k, *batch[field].shape[1:])
+        np.testing.assert_array_equal(placed, expected)
+        shards = len(mesh_of(name).devices.flat)
+        assert placed.sharding.shard_shape(placed.shape)[placed.ndim - expected.ndim + (k is not None)] == (
+            16 // (k or 1) // shards
+        )
+    abstract = place.abstract({field: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for field, x in batch.items()})
+    assert {field: x.shape for field, x in abstract.items()} == {n: x.shape for n, x in place(batch).items()}
+
+
+BATCH, SEQ, VOCAB, STEPS = 16, 8, 32, 20
+TASK = LanguageModeling(
+    Transformer(vocab_size=VOCAB, num_layers=1, embed=16, heads=2, max_seq=SEQ, mlp=32, dropout=0.1, scan_layers=False)
+)
+OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
+
+
+@functools.cache
+def batches():
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, VOCAB, (STEPS, BATCH, SEQ + 1)).astype(np.int32)
+    mask = np.arange(SEQ) < rng.integers(0, SEQ + 1, (STEPS, BATCH, 1))
+    return [{"tokens": t, "mask": m} for t, m in zip(tokens, mask, strict=True)]
+
+
+@functools.cache
+def initial_state():
+    batch = {name: x.reshape(2, -1, *x.shape[1:]) for name, x in batches()[0].items()}
+    return jax.jit(make_init(TASK, OPTIMIZER))(jax.random.key(0), batch)
+
+
+@functools.cache
+def compiled(name):
+    """The train step on a mesh, and the state's shapes and shardings there."""
+    mesh = mesh_of(name)
+    abstract = jax.eval_shape(lambda state: state, initial_state())
+    abstract = with_shardings(abstract, state_shardings(mesh, abstract, OPTIMIZER, min_size=0))
+    example = {n: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for n, x in batches()[0].items()}
+    program = compile_ahead(
+        make_train_step(TASK, OPTIMIZER),
+        abstract,
+        BatchPlacer(mesh, BATCH, 2).abstract(example),
+        donate_argnums=(0,),
+        out_shardings=(jax.tree.map(lambda x: x.sharding, abstract), sharding.replicated(mesh)),
+    )
+    return program, abstract
+
+
+@functools.cache
+def trained(name):
+    program, abstract = compiled(name)
+    place = BatchPlacer(mesh_of(name), BATCH, 2)
+    state = jax.tree.map(lambda x, to: jax.device_put(jnp.copy(x), to.sharding), initial_state(), abstract)
+    losses = []
+    for batch in batches():
+        state, metrics = program(state, place(batch))
+        losses.append(float(metrics["loss"].compute()))
+    return losses, state
+
+
+@pytest.mark.parametrize("name", [name for name in MESHES if name != "one device"])
+def test_twenty_steps_give_the_same_losses_and_parameters_on_every_mesh(name):
+    (losses, state), (expected_losses, expected) = trained(name), trained("one device")
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+    assert len(set(losses)) == STEPS
+    for (path, a), b in zip(jax.tree.leaves_with_path(state.params), jax.tree.leaves(expected.params), strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        assert np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(b), jax.tree_util.keystr(path)
+
+
+@pytest.mark.parametrize(("name", "shards"), [("data=8", 1), ("fsdp=8", 8), ("data=2,fsdp=4", 4)])
+def test_parameters_and_moments_take_their_share_of_each_device(name, shards):
+    _, state = trained(name)
+    rows = table((state.params, state.opt_state))
+    assert len(rows) > 20  # moments are among them
+    for path, shape, _, _, num_bytes in rows:
+        divisible = any(size % shards == 0 for size in shape)
+        assert num_bytes == math.prod(shape) * 4 // (shards if divisible else 1), path
+    whole = sum(math.prod(shape) * 4 for _, shape, *_ in rows if shape)
+    assert sum(num_bytes for _, shape, *_, num_bytes in rows if shape) == whole // shards
+
+
+@pytest.mark.parametrize("name", ["one device", "data=2,fsdp=4"])
+def test_the_step_gives_back_all_the_memory_of_the_state(name):
+    program, abstract = compiled(name)
+    held = sum(num_bytes for *_, num_bytes in table(jax.tree.map(as_raw, abstract)))
+    assert program.memory_analysis().alias_size_in_bytes == held
+
+
+def as_raw(leaf):
+    """A key as the two words that it is made of."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.ShapeDtypeStruct((*leaf.shape, 2), jnp.uint32, sharding=leaf.sharding)
+    return leaf
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+    params: Any
+    opt_state: Any
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        pytest.param(optax.masked(optax.trace(0.9), {"layer": True, "bias": False}), id="without some parameters"),
+        pytest.param(optax.sm3(0.1), id="several arrays for one parameter"),
+        pytest.param(optax.inject_hyperparams(optax.adam)(0.1), id="with injected rates"),
+    ],
+)
+def test_optimizer_state_of_any_structure_is_split_where_it_can_be(optimizer):
+    params = {"layer": {"kernel": jnp.zeros((8, 32))}, "bias": jnp.zeros(16)}
+    abstract = jax.eval_shape(lambda: State(params=params, opt_state=optimizer.init(params)))
+    shardings = state_shardings(mesh_of("fsdp=8"), abstract, optimizer, min_size=0)
+    assert jax.tree.structure(shardings.opt_state) == jax.tree.structure(abstract.opt_state)
+    for leaf, placed in zip(jax.tree.leaves(abstract.opt_state), jax.tree.leaves(shardings.opt_state), strict=True):
+        assert ("fsdp" in placed.spec) == any(size % 8 == 0 for size in leaf.shape)
