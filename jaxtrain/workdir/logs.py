@@ -34,8 +34,8 @@ def setup_logging(workdir: Workdir, process_index: int = 0) -> Callable[[], None
     log_file = _FileHandler(file)
     log_file.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     plain = [handler for handler in root.handlers if type(handler) is logging.StreamHandler]
-    for handler in plain:
-        root.removeHandler(handler)
+    for other in plain:
+        root.removeHandler(other)
     for handler in (terminal, log_file):
         handler.addFilter(_is_wanted)
         root.addHandler(handler)
@@ -48,8 +48,8 @@ def setup_logging(workdir: Workdir, process_index: int = 0) -> Callable[[], None
         for handler in (terminal, log_file):
             root.removeHandler(handler)
             handler.close()
-        for handler in plain:
-            root.addHandler(handler)
+        for other in plain:
+            root.addHandler(other)
 
     return undo
 
