@@ -107,8 +107,13 @@ class Reporter:
         self._write(kept)
         self._file.flush()
 
-    def has_eval(self, step: int, name: str) -> bool:
-        return self._file.has(name, step)
+    def has_line(self, split: str, step: int) -> bool:
+        return self._file.has(split, step)
+
+    @property
+    def unwritten(self) -> tuple[tuple[str, int], ...]:
+        """(split, step) of the lines that a full disk keeps in memory."""
+        return self._file.unwritten
 
     def write_eval(self, step: int, name: str, scalars: Mapping[str, Any]) -> None:
         """Write the line of an evaluation, after the train lines up to its step."""

@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,18 +34,26 @@ class Start:
     """Where a launch begins: what the host keeps in a checkpoint beside the state.
 
     position: examples consumed, the number of the next one.   secs: time of training in earlier launches.
-    num_bad: examples that could not be read.
+    num_bad: examples that could not be read.   unwritten: (split, step) of lines that a full disk kept in memory.
     """
 
     step: int = 0
     position: int = 0
     secs: float = 0.0
     num_bad: int = 0
+    unwritten: Sequence[tuple[str, int]] = ()
 
 
 def start_from(found: Found | None) -> Start:
     """Give the beginning, or where a checkpoint was made."""
     return Start() if found is None else Start(**found.manifest.info)
+
+
+def tell_lost_lines(start: Start, has_line: Callable[[str, int], bool]) -> None:
+    """Name the lines that the launch before had made by then, and could not write before it was killed."""
+    lost = [f"{split} {step}" for split, step in start.unwritten if not has_line(split, step)]
+    if lost:
+        _logger.warning("metrics.jsonl lacks these lines, which a full disk kept from it: %s", ", ".join(lost))
 
 
 def is_complete(workdir: Workdir, config: Config, pace: Pace, evaluations: Sequence[Evaluation]) -> bool:
@@ -77,7 +85,7 @@ def refuse_drift(workdir: Workdir, config: Config, launch: Mapping[str, Any], al
             _logger.warning("changed since the last launch: %s", change)
     previous = workdir.read_manifest()[-1:]
     if previous:
-        refused += _data_changes(previous[0], launch)
+        refused += _data_changes(previous[0], launch, config)
         for notice in _environment_changes(previous[0], launch):
             _logger.warning("changed since the last launch: %s", notice)
     if not refused:
@@ -117,14 +125,21 @@ def _describe_source(source: Any) -> dict[str, Any]:
     return {"num_examples": len(source), "fingerprint": fingerprint}
 
 
-def _data_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def _data_changes(old: Mapping[str, Any], new: Mapping[str, Any], config: Config) -> list[str]:
     """The data sets whose content is another one. Evals may be added and taken away."""
     before, now = old.get("data", {}), new["data"]
     return [
-        f"the content of --config.{key}: {json.dumps(before[key])} became {json.dumps(now[key])}"
+        f"the content of --config.{key} ({_where(config, key)}): {json.dumps(before[key])} became "
+        f"{json.dumps(now[key])}"
         for key in now
         if key in before and before[key] != now[key]
     ]
+
+
+def _where(config: Config, key: str) -> str:
+    """The texts among the options of a source: its files are named there."""
+    spec = config.data if key == "data" else config.evals[key.split(".")[1]].data
+    return ", ".join(f"{name}={value}" for name, value in spec.options.items() if isinstance(value, str | list | tuple))
 
 
 def _environment_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jaxtrain.config import Config, to_dict
-from jaxtrain.errors import JaxtrainError, NonFiniteError, StoppedError
+from jaxtrain.errors import EXIT_ERROR, NonFiniteError, StoppedError
 from jaxtrain.preemption import Signals
 from jaxtrain.workdir import Workdir, setup_logging
 
@@ -65,7 +65,7 @@ def opened(config: Config, path: str | Path | None, signals: Signals | None) -> 
             yield session
         except BaseException as error:
             session.end(_state_after(error), f"{type(error).__name__}: {error}")
-            if not isinstance(error, JaxtrainError):
+            if getattr(error, "exit_code", EXIT_ERROR) == EXIT_ERROR:
                 _logger.exception("the run failed")  # the process's log keeps the traceback
             raise
 

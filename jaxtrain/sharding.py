@@ -4,6 +4,7 @@ Axes are of the mesh, dims are of an array. Batches are split over `data` and `f
 belongs to them are split over `fsdp` and repeated over `data`.
 """
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,13 +34,30 @@ def mesh_shape(config: schema.Mesh, num_devices: int) -> dict[str, int]:
         sizes[free[0]] = num_devices // fixed
     elif free or fixed != num_devices:
         axis = next((axis for axis, size in sizes.items() if size not in (1, -1)), AXES[0])
-        rest = num_devices // math.gcd(num_devices, fixed // max(sizes[axis], 1))
-        fix = (
-            f"Use {' or '.join(f'{axis}={d}' for d in divisors(rest)[-3:])}, or --config.mesh.data=-1 for what is left."
-        )
+        flags = [
+            " ".join(f"--config.mesh.{axis}={size}" for axis, size in shape.items())
+            for shape in _nearest_shapes(sizes, num_devices)
+        ]
+        fix = f"Use {' or '.join(flags)}."
         allowed = f"the axes ({spelled}) multiply to {fixed}, but there are {num_devices} devices"
         raise ConfigError([Problem(f"mesh.{axis}", sizes[axis], allowed, fix)])
     return sizes
+
+
+def _nearest_shapes(sizes: Mapping[str, int], num_devices: int) -> list[dict[str, int]]:
+    """Three meshes of all devices, the closest to the wanted sizes first. An axis of -1 stays so."""
+
+    def distance(shape: tuple[int, ...]) -> float:
+        pairs = zip(shape, sizes.values(), strict=True)
+        return sum(abs(math.log(ours / wanted)) for ours, wanted in pairs if wanted != -1)
+
+    shapes = itertools.product(divisors(num_devices), repeat=len(sizes))
+    fitting = sorted((shape for shape in shapes if math.prod(shape) == num_devices), key=distance)
+    kept = [
+        tuple(-1 if wanted == -1 else ours for ours, wanted in zip(shape, sizes.values(), strict=True))
+        for shape in fitting[:3]
+    ]
+    return [dict(zip(sizes, shape, strict=True)) for shape in kept]
 
 
 def divisors(number: int) -> list[int]:
@@ -88,8 +106,9 @@ def state_shardings(mesh: Mesh, abstract_state: Any, optimizer: optax.GradientTr
 
     def like_param(path: tuple, leaf: Any) -> NamedSharding:
         owner = next((path[:n] for n in range(len(path) + 1) if path[:n] in by_path), None)
-        is_alike = owner is not None and leaf.shape == shapes[owner]
-        return by_path[owner] if is_alike else largest_dim(mesh, leaf.shape, min_size)
+        if owner is not None and leaf.shape == shapes[owner]:
+            return by_path[owner]
+        return largest_dim(mesh, leaf.shape, min_size)
 
     opt_state = optax.tree_map_params(
         optimizer,

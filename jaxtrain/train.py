@@ -84,6 +84,8 @@ def train(
             _logger.info("%s is finished at step %d: nothing to do", here.workdir.path, start.step)
             return _result(here, "finished", start.step, None)
 
+        if start.step:
+            checkpoints.check(start.step, experiment.abstract_state)
         here.begin(config, launch, start.step)
         state = checkpoints.restore(start.step, experiment.abstract_state) if start.step else experiment.init_state()
         timeline.mark("restoring the state" if start.step else "making the state")
@@ -139,6 +141,7 @@ class Loop:
             last_step=start.step,
             on_log=self.callbacks.on_log,
         )
+        resume.tell_lost_lines(start, self.reporter.has_line)
 
     def open_writers(self) -> list[Writer]:
         """Open what shows the lines of metrics.jsonl elsewhere."""
@@ -213,14 +216,14 @@ class Loop:
         raise_if_halted(self.state.counters, self.state)
         if self.saved_step == self.pace.step:
             return
-        info = resume.Start(self.pace.step, self.position, self.pace.secs, self.num_bad)
+        info = resume.Start(self.pace.step, self.position, self.pace.secs, self.num_bad, self.reporter.unwritten)
         self.checkpoints.save(self.pace.step, self.state, dataclasses.asdict(info))
         self.saved_step = self.pace.step
 
     def evaluate(self) -> None:
         """Run each evaluation that is due and has no line yet, in the order of the config."""
         for evaluation in self.experiment.evaluations:
-            if self.pace.due(evaluation.every) and not self.reporter.has_eval(self.pace.step, evaluation.name):
+            if self.pace.due(evaluation.every) and not self.reporter.has_line(evaluation.name, self.pace.step):
                 self.evaluate_one(evaluation)
 
     def evaluate_one(self, evaluation: Evaluation) -> None:
@@ -239,7 +242,7 @@ class Loop:
             self.log()
         self.save()
         for evaluation in self.experiment.evaluations:
-            if not self.reporter.has_eval(self.pace.step, evaluation.name):
+            if not self.reporter.has_line(evaluation.name, self.pace.step):
                 self.evaluate_one(evaluation)
         if self.is_interrupted():
             return self.stop()

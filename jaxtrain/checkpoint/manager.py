@@ -1,6 +1,7 @@
 """The checkpoints of one run: saved in the background, found again by what verifies, thinned out by retention."""
 
 import concurrent.futures
+import contextlib
 import json
 import logging
 import pathlib
@@ -25,6 +26,9 @@ from jaxtrain.errors import CheckpointError, StorageError
 from jaxtrain.typing import PyTree
 
 _logger = logging.getLogger(__name__)
+
+# Orbax counts a save's time by the clock on the wall: set forward by a time server, it would end the save.
+_NEVER_SECS = 50 * 365 * 86400
 
 
 def _is_not_orbax_error(record: logging.LogRecord) -> bool:
@@ -79,6 +83,7 @@ class Checkpoints:
             ocp.CompositeCheckpointHandler(),
             async_options=ocp.AsyncOptions(
                 post_finalization_callback=self._write_manifest,
+                timeout_secs=_NEVER_SECS,
                 # A directory that cannot be made fails save() at once; made in the background, its users wait minutes.
                 create_directories_asynchronously=False,
             ),
@@ -168,13 +173,20 @@ class Checkpoints:
         Verifies the step first unless this object already did. Raises CheckpointError if it is damaged, or naming every
         leaf that differs with what was saved and what is wanted.
         """
+        self.check(step, abstract_state)
+        return restore.read_state(self._directory / str(step), self._verified[step], abstract_state)
+
+    def check(self, step: int, abstract_state: PyTree) -> None:
+        """Raise what `restore` would raise, without reading the state."""
         path = self._directory / str(step)
         if step not in self._verified:
             try:
                 self._verified[step] = verification.verify(path)
             except DamagedError as reason:
                 raise CheckpointError(f"The checkpoint {path} cannot be restored: {reason}.") from reason
-        return restore.read_state(path, self._verified[step], abstract_state)
+        leaves.check_same(
+            dict(self._verified[step].leaves), leaves.describe(leaves.named(abstract_state)), f"The checkpoint {path}"
+        )
 
     def close(self) -> None:
         """Wait for the save in flight, its verification and retention. Raises StorageError if any of them failed."""
@@ -185,7 +197,9 @@ class Checkpoints:
         finally:
             self._commit_thread.shutdown()
             self._retire_thread.shutdown()
-            self._checkpointer.close()
+            # On a full disk a save fails in several places; Orbax raises the second one here, and would hide the first.
+            with contextlib.suppress(OSError, ValueError, RuntimeError):
+                self._checkpointer.close()
 
     def _collect(self, block: bool) -> None:
         commit = self._commit
@@ -256,7 +270,7 @@ def _none_verifies(directory: pathlib.Path, damaged: Mapping[int, str]) -> str:
     listed = "\n".join(f"  step {step}: {reason}" for step, reason in damaged.items())
     return (
         f"None of the checkpoints in {directory} verifies, and nothing was moved or overwritten:\n{listed}\n"
-        "Restore one from a backup, or start another run with another --workdir."
+        "Restore one from a backup, begin anew with --fresh, or start another run with another --workdir."
     )
 
 
