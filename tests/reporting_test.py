@@ -1,0 +1,199 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxtrain.metrics import Mean
+from jaxtrain.reporting import Reporter, StepTimer
+from jaxtrain.step import Counters, Interval
+from jaxtrain.writers.jsonl import read_lines
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class OnDevice:
+    """A number on the device that notes when it is read."""
+
+    def __init__(self, value, reads, name):
+        self.value, self.reads, self.name = value, reads, name
+
+    def __array__(self, dtype=None, copy=None):
+        self.reads.append(self.name)
+        return np.asarray(self.value, dtype)
+
+
+class Shown:
+    """Another writer."""
+
+    def __init__(self):
+        self.lines, self.is_closed = [], False
+
+    def write_scalars(self, step, split, scalars, time):
+        self.lines.append((step, split, dict(scalars), time))
+
+    def close(self):
+        self.is_closed = True
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def made(tmp_path, clock):
+    """Make reporters of one run, and keep what callbacks would hear."""
+    heard = []
+
+    def make(last_step=0, tokens_per_example=None, writers=()):
+        return Reporter(
+            tmp_path / "metrics.jsonl",
+            writers,
+            batch_size=4,
+            tokens_per_example=tokens_per_example,
+            last_step=last_step,
+            on_log=lambda step, scalars: heard.append((step, scalars)),
+            clock=clock,
+        )
+
+    make.path, make.heard = tmp_path / "metrics.jsonl", heard
+    return make
+
+
+def counters(skipped=0, empty=0, halted=False):
+    return Counters(np.int32(skipped), np.int32(empty), np.int32(0), np.bool_(halted), np.int32(0), np.int32(0))
+
+
+def interval(loss, num_steps=2):
+    return Interval(np.int32(num_steps), {"loss": Mean(loss, np.float32(2))})
+
+
+def test_step_times_leave_out_what_is_paused(clock):
+    timer = StepTimer(clock)
+    for waited in (0.5, 0.75, 1.0, 1.0):
+        clock.now += 3
+        timer.count_step(waited)
+    timer.pause(4)
+    assert timer.take() == {"step_secs": 2.0, "data_wait_secs": 0.25}
+    clock.now += 5
+    timer.count_step(1.5)
+    assert timer.take() == {"step_secs": 5.0, "data_wait_secs": 0.5}
+
+
+def test_a_timer_without_steps_or_time_divides_by_nothing(clock):
+    timer = StepTimer(clock)
+    assert timer.take() == {"step_secs": 1e-9, "data_wait_secs": 0.0}
+    timer.pause(1)
+    assert timer.take()["step_secs"] == 1e-9
+
+
+def test_a_log_point_reads_the_one_before_and_not_itself(made):
+    reporter, reads = made(), []
+    for step in (2, 4, 6):
+        reporter.keep(step, interval(OnDevice(np.float32(step), reads, step)), counters(), 4 * step)
+    assert reads == [2, 4]
+    assert [step for step, _ in made.heard] == [2, 4]
+    reporter.flush()
+    assert reads == [2, 4, 6]
+    reporter.flush()
+    assert reads == [2, 4, 6]
+    assert [(line["step"], line["loss"]) for line in read_lines(made.path)] == [(2, 1.0), (4, 2.0), (6, 3.0)]
+
+
+def test_what_is_kept_is_written_before_an_evaluation_of_its_step(made):
+    reporter = made()
+    reporter.keep(2, interval(np.float32(2)), counters(), 8)
+    reporter.write_eval(2, "validation", {"loss": 0.5})
+    assert [(line["split"], line["step"]) for line in read_lines(made.path)] == [("train", 2), ("validation", 2)]
+    assert reporter.has_line("validation", 2)
+    assert not reporter.has_line("validation", 4)
+    assert not reporter.has_line("test", 2)
+
+
+def test_reading_a_line_moves_nothing_else_between_host_and_devices(made):
+    reporter = made()
+    kept = jax.device_put((interval(jnp.float32(3)), counters()))
+    with jax.transfer_guard("disallow"):
+        reporter.keep(2, *kept, 8)
+        reporter.flush()
+    assert next(read_lines(made.path))["loss"] == 1.5
+
+
+def test_rates_are_over_the_steps_of_the_interval(made, clock):
+    reporter = made(tokens_per_example=10)
+    for step in (1, 2):
+        clock.now += 0.5
+        reporter.timer.count_step(0.1 * step)
+    reporter.keep(2, interval(np.float32(1)), counters(skipped=1, empty=3), 8)
+    clock.now += 100  # while it is kept
+    reporter.flush()
+    ((step, scalars),) = made.heard
+    assert step == 2
+    assert scalars == {
+        "loss": 0.5,
+        "skipped": 1,
+        "empty": 3,
+        "step_secs": 0.5,
+        "data_wait_secs": 0.1,
+        "examples_per_sec": 8.0,
+        "examples_seen": 8,
+        "tokens_per_sec": 80.0,
+        "tokens_seen": 80,
+    }
+
+
+def test_without_tokens_there_are_no_token_rates(made):
+    reporter = made()
+    reporter.keep(2, interval(np.float32(1)), counters(), 8)
+    reporter.flush()
+    assert not [name for name in made.heard[0][1] if "token" in name]
+
+
+def test_an_interval_without_an_applied_step_has_no_mean(made):
+    reporter = made()
+    reporter.keep(2, interval(np.float32(0), num_steps=0), counters(skipped=2), 8)
+    reporter.flush()
+    (line,) = read_lines(made.path)
+    assert math.isnan(line["loss"])
+    assert line["skipped"] == 2
+
+
+def test_the_newest_counters_that_were_read_are_known(made):
+    reporter = made()
+    assert reporter.last_counters is None
+    reporter.keep(2, interval(np.float32(1)), counters(halted=True), 8)
+    assert reporter.last_counters is None
+    reporter.keep(4, interval(np.float32(1)), counters(), 16)
+    assert reporter.last_counters.halted
+    assert reporter.last_step == 4
+
+
+def test_every_writer_gets_the_same_lines_with_the_time_of_the_file(made):
+    shown = Shown()
+    reporter = made(writers=[shown])
+    reporter.keep(2, interval(np.float32(1)), counters(), 8)
+    reporter.write_eval(2, "validation", {"loss": 0.5})
+    reporter.close()
+    written = [(line.pop("step"), line.pop("split"), line.pop("time"), line) for line in read_lines(made.path)]
+    assert [(step, split, time, scalars) for step, split, scalars, time in shown.lines] == written
+    assert shown.is_closed
+
+
+def test_lines_of_later_steps_are_dropped_and_made_again(made):
+    reporter = made()
+    for step in (2, 4, 6):
+        reporter.keep(step, interval(np.float32(step)), counters(), 4 * step)
+    reporter.write_eval(6, "validation", {"loss": 0.5})
+    reporter.close()
+    again = made(last_step=4)
+    assert again.last_step == 4
+    assert [line["step"] for line in read_lines(made.path)] == [2, 4]
+    assert not again.has_line("validation", 6)
