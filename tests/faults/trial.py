@@ -14,6 +14,7 @@ from jaxtrain.checkpoint import Checkpoints
 from jaxtrain.writers.jsonl import read_lines
 
 COMMAND = ("--config=tiny.py", "--workdir=w")
+ROOT = Path(__file__).resolve().parents[2]
 _HERE = Path(__file__).parent
 _OF_THE_CLOCK = {"time", "step_secs", "data_wait_secs", "examples_per_sec"}
 
