@@ -82,6 +82,7 @@ _SECRET_PARAMETERS = frozenset(["sig", "signature", "key", "auth", "code", "pwd"
 
 _REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
 _USER_INFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/\s?#'\"]*@")
+_PASSWORD = re.compile(r"://[^/\s?#'\":]*:(?P<password>[^/\s?#'\"]*)@")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
 _PARAMETER = re.compile(r"([?&;#])([^=&;#?]+)=([^&;#\s]+)")
 
@@ -144,8 +145,8 @@ def add(*values: str) -> None:
 
 
 def watch_environment(environment: Mapping[str, str]) -> None:
-    """Learn the values of all variables whose names say that they are secret."""
-    add(*(value for name, value in environment.items() if is_secret_name(name)))
+    """Learn the values of all variables whose names say that they are secret, and of URLs with credentials."""
+    add(*(value for name, value in environment.items() if is_secret_name(name) or has_secret(value)))
 
 
 def resolve(reference: str, key: str = "") -> str:
@@ -171,8 +172,19 @@ def _forms(value: str) -> Iterable[str]:
     yield repr(value)[1:-1]
     yield quote(value, safe="")
     yield base64.b64encode(value.encode("utf-8", "surrogateescape")).decode()
+    if "://" in value:
+        yield from _credentials(value)
     if "\n" in value.strip():
         yield from (line.strip() for line in value.splitlines() if len(line.strip()) >= 16)
+
+
+def _credentials(url: str) -> Iterable[str]:
+    """What is secret inside a URL: a message may show it without the rest."""
+    found = [match["password"] for match in _PASSWORD.finditer(url)]
+    found += [value for _, name, value in _PARAMETER.findall(url) if _is_secret_parameter(name)]
+    for value in found:
+        yield value
+        yield unquote(value)
 
 
 def _scrub_urls(text: str) -> str:
@@ -181,9 +193,12 @@ def _scrub_urls(text: str) -> str:
 
 def _scrub_parameter(match: re.Match[str]) -> str:
     separator, name, _ = match.groups()
+    return f"{separator}{name}={HIDDEN}" if _is_secret_parameter(name) else match.group()
+
+
+def _is_secret_parameter(name: str) -> bool:
     plain = unquote(name)
-    is_secret = is_secret_name(plain) or _SECRET_PARAMETERS.intersection(map(str.lower, _WORDS.findall(plain)))
-    return f"{separator}{name}={HIDDEN}" if is_secret else match.group()
+    return is_secret_name(plain) or bool(_SECRET_PARAMETERS.intersection(map(str.lower, _WORDS.findall(plain))))
 
 
 watch_environment(os.environ)

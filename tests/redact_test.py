@@ -89,6 +89,13 @@ def test_a_secret_that_holds_another_is_hidden_whole():
     assert redactor("abcdefghi") == redact.HIDDEN
 
 
+def test_what_is_secret_in_a_url_is_hidden_also_alone():
+    hide = redact.Redactor()
+    hide.add("postgres://reader:p%40ss-word@db.example/rows?user=visitor&signature=abcdef123")
+    assert hide("p%40ss-word, p@ss-word, abcdef123") == "<redacted>, <redacted>, <redacted>"
+    assert hide("reader and visitor at db.example") == "reader and visitor at db.example"
+
+
 def test_a_secret_of_many_lines_is_hidden_line_by_line():
     redactor = redact.Redactor()
     redactor.add("-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG\n-----END KEY-----\n")

@@ -145,7 +145,7 @@ BOUNDS: dict[str, tuple] = {
     "nonfinite.limit": (1, 2**31 - 1),
     "mesh": ({"data": -1, "fsdp": 1}, {"data": 1, "fsdp": -1}, {"data": 2, "fsdp": 4}),
     "sharding.min_size": (0, 2**62),
-    "checkpoint.every": ("1 steps", "", "1e9 steps", "1e-9 seconds"),
+    "checkpoint.every": ("1 steps", "", "1e9 steps", "0.001 seconds"),
     "checkpoint.keep_last": (1, 2**62),
     "checkpoint.keep_every": ("", "1 steps", "0.1 epochs"),
     "log.every": ("1 steps", "", "1e18 examples", "1000 hours"),

@@ -56,7 +56,8 @@ class Rows(Arrays):
     ):
         super().__init__(path, split=split)
         self._split, self._bad, self._nan = split, bad, nan
-        self._account, self._leaks = f"token {token} at {url} of {account}", leaks
+        signature = url.rpartition("=")[2]
+        self._account, self._leaks = f"token {token} at {url} of {account}, signed {signature}", leaks
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         while os.path.exists(f"block-{self._split}"):
