@@ -51,9 +51,7 @@ def test_a_run_begins_at_the_beginning_or_where_its_checkpoint_says():
     assert resume.start_from(None) == resume.Start(step=0, position=0, secs=0.0, num_bad=0)
     start = resume.Start(step=6, position=60, secs=1.5, num_bad=2)
     info = json.loads(json.dumps(dataclasses.asdict(start)))
-    manifest = Manifest(
-        step=6, time=0.0, keep=False, config_hash="", versions={}, info=info, leaves={}, files={}
-    )
+    manifest = Manifest(step=6, time=0.0, keep=False, config_hash="", versions={}, info=info, leaves={}, files={})
     found = resume.start_from(Found(6, manifest))
     assert dataclasses.replace(found, unwritten=tuple(found.unwritten)) == start
 
@@ -185,5 +183,3 @@ def test_the_commit_is_that_of_the_current_directory(tmp_path, monkeypatch, expe
     assert resume.describe_launch(experiment)["git"] == {"commit": head, "dirty": False}
     (tmp_path / "file").write_text("2")
     assert resume.describe_launch(experiment)["git"] == {"commit": head, "dirty": True}
-
-

@@ -51,6 +51,13 @@ def test_a_launch_that_begins_is_written_down(tmp_path, config):
     assert (status["state"], status["step"], status["reason"]) == ("finished", 9, "all done")
 
 
+def end_by(error, config, workdir):
+    """A run that has begun and is ended by an exception."""
+    with session.opened(config, workdir, None) as here:
+        here.begin(config, {}, 0)
+        raise error
+
+
 @pytest.mark.parametrize(
     ("error", "state", "has_traceback"),
     [
@@ -64,9 +71,8 @@ def test_a_launch_that_begins_is_written_down(tmp_path, config):
 def test_every_end_is_in_the_status_and_an_unexpected_one_has_its_traceback_in_the_log(
     tmp_path, config, error, state, has_traceback
 ):
-    with pytest.raises(type(error)), session.opened(config, tmp_path / "w", None) as here:
-        here.begin(config, {}, 0)
-        raise error
+    with pytest.raises(type(error)):
+        end_by(error, config, tmp_path / "w")
     status = read(tmp_path / "w" / "status.json")
     assert (status["state"], status["reason"]) == (state, f"{type(error).__name__}: {error}")
     assert ("Traceback" in (tmp_path / "w" / "logs" / "process-0.log").read_text()) == has_traceback
@@ -87,9 +93,11 @@ def test_handlers_and_loggers_are_as_before_also_after_an_error(tmp_path, config
         return [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)], list(logging.getLogger().handlers)
 
     before = now()
-    with pytest.raises(ZeroDivisionError), session.opened(config, tmp_path / "w", None):
+    with session.opened(config, tmp_path / "w", None):
         assert now() != before
-        raise ZeroDivisionError
+    assert now() == before
+    with pytest.raises(ZeroDivisionError):
+        end_by(ZeroDivisionError(), config, tmp_path / "w")
     assert now() == before
 
 

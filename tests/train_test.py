@@ -51,6 +51,15 @@ LINES = [
 ]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation():
+    """Programs need not be fast here."""
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """An uninterrupted run, what a callback saw of it, and the programs that were compiled meanwhile."""
