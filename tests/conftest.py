@@ -10,6 +10,8 @@ from tests import runner
 
 # Set before any test module can import JAX; subprocesses of `runner` get the same, with one device unless they ask.
 os.environ.update(runner.environment(num_devices=8))
+# Compiling is most of what tests in this process do. Runs in subprocesses are compiled as users' are.
+os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 
 @pytest.fixture
