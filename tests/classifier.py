@@ -54,9 +54,9 @@ def on_one_device(config: Any) -> Experiment:
 
 @contextlib.contextmanager
 def opened_loop(config: Any, workdir: Path) -> Iterator[Loop]:
-    """A loop before its first step, on one device."""
+    """A loop before its first step."""
     with contextlib.ExitStack() as stack:
-        experiment = on_one_device(config)
+        experiment = assemble(checked(config))
         here = stack.enter_context(session.opened(experiment.config, workdir, None))
         here.begin(experiment.config, {}, 0)
         checkpoints = stack.enter_context(contextlib.closing(experiment.open_checkpoints(here.workdir)))
