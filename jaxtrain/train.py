@@ -82,6 +82,8 @@ def train(
         pace = Pace(experiment.num_steps, experiment.max_secs, step=start.step, secs=start.secs)
         if resume.is_complete(here.workdir, config, pace, experiment.evaluations):
             _logger.info("%s is finished at step %d: nothing to do", here.workdir.path, start.step)
+            if (here.workdir.read_status() or {}).get("state") != "finished":
+                here.workdir.write_status("finished", start.step)  # it was killed before it could say so
             return _result(here, "finished", start.step, None)
 
         if start.step:

@@ -53,10 +53,10 @@ def on_one_device(config: Any) -> Experiment:
 
 
 @contextlib.contextmanager
-def opened_loop(config: Any, workdir: Path) -> Iterator[Loop]:
-    """A loop before its first step."""
+def opened_loop(config: Any, workdir: Path, num_devices: int | None = None) -> Iterator[Loop]:
+    """A loop before its first step, on all devices or the first few."""
     with contextlib.ExitStack() as stack:
-        experiment = assemble(checked(config))
+        experiment = assemble(parse(config).checked(), devices=jax.devices()[:num_devices])
         here = stack.enter_context(session.opened(experiment.config, workdir, None))
         here.begin(experiment.config, {}, 0)
         checkpoints = stack.enter_context(contextlib.closing(experiment.open_checkpoints(here.workdir)))

@@ -91,6 +91,12 @@ def finished(tmp_path_factory):
     return result, recorder, compiled, saves
 
 
+@pytest.fixture
+def copy(tmp_path, finished):
+    """The workdir of the finished run, copied to another place."""
+    return shutil.copytree(finished[0].workdir, tmp_path / "w")
+
+
 def comparable(result):
     return [without_times(line) for line in result.history]
 
@@ -197,6 +203,13 @@ def test_a_stopped_run_resumes_to_the_same_lines_and_the_same_bits(tmp_path, fin
     assert_same(train(with_evals(), tmp_path / "w"), finished)
 
 
+def test_a_run_that_was_killed_when_all_was_done_is_finished_by_the_next_start(copy):
+    status = json.loads((copy / "status.json").read_text())
+    (copy / "status.json").write_text(json.dumps({**status, "state": "running"}))
+    assert train(with_evals(), copy).state is None
+    assert json.loads((copy / "status.json").read_text())["state"] == "finished"
+
+
 def test_a_run_stopped_in_its_last_evaluations_only_evaluates(tmp_path, finished):
     signals, recorder = Signals(), Recorder()
     stop = At(12, lambda run: setattr(signals, "requested", "SIGUSR1"), name="validation")
@@ -223,12 +236,6 @@ def test_a_callback_may_end_the_run_which_is_then_finished(tmp_path):
     again = train(with_evals(), tmp_path / "w")
     assert (again.status, again.step, again.state) == ("finished", 7, None)
     assert again.history == result.history
-
-
-@pytest.fixture
-def copy(tmp_path, finished):
-    """The workdir of the finished run, copied to another place."""
-    return shutil.copytree(finished[0].workdir, tmp_path / "w")
 
 
 def test_a_longer_duration_goes_on_where_the_run_ended_also_in_another_place(copy, caplog):
@@ -434,7 +441,7 @@ def test_an_nnx_model_of_24_blocks_takes_as_few_calls_as_its_linen_twin(tmp_path
         config.task.type = Classification(model)
         config.optimizer.type = "optax:sgd"
         config.log.every = "100 steps"
-        with opened_loop(config, tmp_path / name) as loop:
+        with opened_loop(config, tmp_path / name, num_devices=1) as loop:
             make_steps(loop, 3)
             found.append(calls_per_step(loop))
             assert len(jax.tree.leaves(loop.state.params)) == 24
