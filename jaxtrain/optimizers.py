@@ -73,7 +73,7 @@ def make_optimizer(config: Config, num_steps: int | None, warmup_steps: int) -> 
                     "schedule.warmup",
                     config.schedule.warmup,
                     f"a warmup of {warmup_steps} steps never ends in a run of {num_steps}, so the rate never peaks",
-                    f'Use at most "{max(num_steps - 1, 0)} steps".',
+                    f'Use at most "{num_steps - 1} steps".' if num_steps > 1 else 'Use "" (none).',
                 )
             ]
         )

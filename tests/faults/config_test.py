@@ -14,7 +14,7 @@ from jaxtrain.errors import NonFiniteError
 from tests import runner
 from tests.faults.trial import COMMAND
 
-FUZZ_SECS = 60
+FUZZ_SECS = 45
 
 
 def messages(told: str) -> dict[str, str]:
@@ -123,8 +123,8 @@ def test_the_values_that_a_refusal_names_work(num_devices):
 # Each key at its bounds, and what is rarely combined. A value that depends on others is a function of them.
 BOUNDS: dict[str, tuple] = {
     "seed": (0, 2**32 - 1),
-    "duration": ("2 steps", "1.01 epochs", "17 examples", "2 step"),
-    "batch_size": (16, 32, 48),
+    "duration": ("2 steps", "2.1 epochs", "33 examples", "2 step"),
+    "batch_size": (16, 32),
     "compile_cache": ("auto", ""),
     "deterministic": (True, False),
     "task.model.features": ((), (1,), (3, 2)),
@@ -132,7 +132,6 @@ BOUNDS: dict[str, tuple] = {
     "data.shuffle": (True, False),
     "data.prefetch": (1, 50),
     "data.max_bad_examples": (0, 2**40),
-    "data.num_workers": (0, 0, 0, 0, 0, 1),
     "optimizer.type": ("optax:adamw", "optax:sgd", "optax:lion", "optax:adafactor"),
     "optimizer.learning_rate": (0.0, 1e-30, 1.0, 1e-3),
     "schedule.warmup": ("", "1 steps", "1 examples"),
@@ -189,7 +188,7 @@ def test_valid_but_odd_configs_train(tmp_path):
             assert config["precision"]["params"] == "float16"  # adamw's eps is 0 there
         else:
             assert result.status == "finished", config
-            assert 1 <= result.step <= 3
+            assert 2 <= result.step <= 3
             assert result.history[-1]["split"] == "a"
         number += 1
 

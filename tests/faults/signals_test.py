@@ -62,7 +62,8 @@ def test_sigterm_with_a_save_in_flight_waits_for_it(cli, here, reference):
     ended = cli.run(*command)
     assert (here / "in_flight").read_text() == "6.orbax-checkpoint-tmp"
     assert ended.returncode == 75, ended.output
-    assert saved_steps(here / "w") == [3, 6]
+    assert saved_steps(here / "w")[:2] == [3, 6]
+    assert status(here / "w")["step"] in (6, 7)  # the signal comes between two steps
     assert cli.run(*command).returncode == 0
     assert_same_run(here / "w", reference)
 
