@@ -1,4 +1,6 @@
+import inspect
 import math
+import time
 
 import jax
 import jax.numpy as jnp
@@ -86,6 +88,11 @@ def test_step_times_leave_out_what_is_paused(clock):
     clock.now += 5
     timer.count_step(1.5)
     assert timer.take() == {"step_secs": 5.0, "data_wait_secs": 0.5}
+
+
+def test_the_clock_on_the_wall_does_not_matter():
+    for made in (StepTimer, Reporter):
+        assert inspect.signature(made).parameters["clock"].default is time.monotonic
 
 
 def test_a_timer_without_steps_or_time_divides_by_nothing(clock):

@@ -130,6 +130,15 @@ def test_lines_have_the_keys_that_are_promised(finished):
             assert line.keys() == {"step", "time", "split", "loss", "accuracy"}
 
 
+def test_a_line_is_the_mean_over_the_steps_since_the_line_before(tmp_path, finished):
+    steps = train(make_config(duration="8 steps", log={"every": "1 step"}), tmp_path / "w").history
+    lines = [line for line in finished[0].history if line["split"] == "train"]
+    for line in lines[:2]:
+        for name in ("loss", "accuracy", "grad_norm"):
+            values = [step[name] for step in steps[line["step"] - 4 : line["step"]]]
+            assert line[name] == pytest.approx(np.mean(values), rel=1e-6)
+
+
 def test_the_result_says_how_it_ended(finished):
     result = finished[0]
     assert (result.status, result.step, int(result.state.step)) == ("finished", 12, 12)
