@@ -1,12 +1,12 @@
 """N-gram tables: what counting alone achieves on the same tokens, printed beside a language model's loss."""
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from jaxtrain.callbacks.callback import Callback, Run
+from jaxtrain.writers.jsonl import read_lines
 
 _logger = logging.getLogger(__name__)
 
@@ -20,18 +20,15 @@ class NgramBaselines(Callback):
     def __init__(self, eval_name: str = "validation", orders: tuple[int, ...] = (1, 2, 3)):
         self.eval_name = eval_name
         self.orders = orders
-        self._loss = float("nan")
-
-    def on_eval(self, run: Run, step: int, name: str, scalars: Mapping[str, Any]) -> None:
-        if name == self.eval_name:
-            self._loss = scalars["loss"]
 
     def on_end(self, run: Run) -> None:
         train, held_out = (_tokens(source) for source in (run.source, run.eval_sources[self.eval_name]))
         losses = ngram_losses(train, held_out, max(self.orders), run.source.vocab_size)
+        lines = read_lines(run.workdir / "metrics.jsonl")  # the launch before may have made the last evaluation
+        loss = [line["loss"] for line in lines if line["split"] == self.eval_name][-1]
         tables = ", ".join(f"order {order} {losses[order]:.3f}" for order in self.orders)
         _logger.info(
-            "%s loss %.3f nats per token; tables counted on the training split: %s", self.eval_name, self._loss, tables
+            "%s loss %.3f nats per token; tables counted on the training split: %s", self.eval_name, loss, tables
         )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from jaxtrain.callbacks.ngrams import NgramBaselines, ngram_losses
+from jaxtrain.writers.jsonl import MetricsFile
 
 VOCAB = 4
 
@@ -79,14 +80,16 @@ class Tokens:
         return self.tokens[start:stop]
 
 
-def test_the_tables_are_told_beside_the_loss_of_the_eval(caplog):
+def test_the_tables_are_told_beside_the_last_loss_of_the_eval(caplog, tmp_path):
     rng = np.random.default_rng(0)
     train, held_out = rng.integers(VOCAB, size=60).tolist(), rng.integers(VOCAB, size=40).tolist()
-    run = SimpleNamespace(source=Tokens(train), eval_sources={"test": Tokens(held_out), "other": None})
+    sources = {"test": Tokens(held_out), "other": None}
+    run = SimpleNamespace(source=Tokens(train), eval_sources=sources, workdir=tmp_path)
     callback = NgramBaselines(eval_name="test", orders=(0, 2))
-    callback.on_eval(run, 5, "test", {"loss": 9.0})
-    callback.on_eval(run, 10, "test", {"loss": 1.5})
-    callback.on_eval(run, 10, "other", {"loss": 7.0})
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    for step, split, loss in ((5, "test", 9.0), (10, "test", 1.5), (10, "other", 7.0)):
+        file.write(step, split, {"loss": loss}, 0.0)
+    file.close()
     with caplog.at_level(logging.INFO, "jaxtrain.callbacks.ngrams"):
         callback.on_end(run)
     expected = brute_force(train, held_out, 2)
