@@ -47,6 +47,8 @@ class Experiment:
     abstract_batch: Mapping[str, Any]
     abstract_state: TrainState
     evaluations: Sequence[Evaluation]
+    log_every: Every
+    checkpoint_every: Every
     autotune_dir: str
 
     @property
@@ -57,7 +59,7 @@ class Experiment:
 
     def open_checkpoints(self, workdir: Workdir) -> Checkpoints:
         """Open the checkpoints of a run of this experiment."""
-        keep_every = self.every(self.config.checkpoint.keep_every)
+        keep_every = self.every("checkpoint.keep_every", self.config.checkpoint.keep_every)
         return Checkpoints(
             workdir.checkpoints_dir,
             keep_last=self.config.checkpoint.keep_last,
@@ -65,9 +67,9 @@ class Experiment:
             config_hash=config_hash(self.config),
         )
 
-    def every(self, text: str) -> Every:
-        """Give the predicate of an `every` of this config."""
-        return Every(Duration.parse(text), self.config.batch_size, len(self.source), self.tokens_per_example)
+    def every(self, key: str, text: str) -> Every:
+        """Give the predicate of an `every` of this config. Raises ConfigError for a unit that means nothing here."""
+        return _every(key, text, self.config.batch_size, len(self.source), self.tokens_per_example)
 
     def loader(self, position: int, num_bad: int = 0) -> Loader:
         """Give the batches of training from a position in the data on; `num_bad` examples before it were bad."""
@@ -157,11 +159,9 @@ def assemble(config: Config, *, devices: Sequence[Any] | None = None, autotune_d
     _check_vocabulary(task, source)
     tokens_per_example = task.tokens_per_example(example) if hasattr(task, "tokens_per_example") else None
 
-    def steps(key: str, text: str) -> int | None:
-        return _steps(key, text, config.batch_size, len(source), tokens_per_example)
-
-    num_steps = steps("duration", config.duration)
-    optimizer = make_optimizer(config, num_steps, steps("schedule.warmup", config.schedule.warmup) or 0)
+    sizes = (config.batch_size, len(source), tokens_per_example)
+    num_steps = _steps("duration", config.duration, *sizes)
+    optimizer = make_optimizer(config, num_steps, _steps("schedule.warmup", config.schedule.warmup, *sizes) or 0)
     abstract_state = _abstract_state(config, mesh, task, optimizer, abstract_batch)
     experiment = Experiment(
         config=config,
@@ -176,6 +176,8 @@ def assemble(config: Config, *, devices: Sequence[Any] | None = None, autotune_d
         abstract_batch=abstract_batch,
         abstract_state=abstract_state,
         evaluations=(),
+        log_every=_every("log.every", config.log.every, *sizes),
+        checkpoint_every=_every("checkpoint.every", config.checkpoint.every, *sizes),
         autotune_dir=autotune_dir,
     )
     evaluations = [_evaluation(experiment, name, spec, example) for name, spec in config.evals.items()]
@@ -207,6 +209,13 @@ def _check_vocabulary(task: Any, source: Any) -> None:
         raise ConfigError([Problem("task.model.vocab_size", known, allowed, fix)])
 
 
+def _every(key: str, text: str, batch_size: int, num_examples: int, tokens_per_example: int | None) -> Every:
+    try:
+        return Every(Duration.parse(text), batch_size, num_examples, tokens_per_example)
+    except ValueError as error:
+        raise ConfigError([Problem(key, text, str(error), "Use steps, epochs or examples.")]) from error
+
+
 def _steps(key: str, text: str, batch_size: int, num_examples: int, tokens_per_example: int | None) -> int | None:
     duration = Duration.parse(text)
     if duration is None or duration.is_time:
@@ -222,16 +231,22 @@ def _abstract_state(
 ) -> TrainState:
     """Trace the making of the state, which traces the loss: a wrong key or shape fails here, in a second."""
     init = make_init(task, optimizer.transformation, params_dtype=jnp.dtype(config.precision.params))
-    try:
-        abstract = jax.eval_shape(init, jax.random.key(config.seed), abstract_batch)
-    except JaxtrainError:
-        raise
-    except Exception as error:
-        shapes = ", ".join(f"{name}: {x.dtype}{list(x.shape[1:])}" for name, x in abstract_batch.items())
-        allowed = f"its loss cannot be computed on a microbatch of these arrays: {shapes}"
-        raise ConfigError([Problem("task.type", config.task.type, allowed, describe_failure(error))]) from error
+    microbatch = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in abstract_batch.items()}
+    abstract = _trace("task.type", config.task.type, microbatch, init, jax.random.key(config.seed), abstract_batch)
     shardings = sharding.state_shardings(mesh, abstract, optimizer.transformation, config.sharding.min_size)
     return sharding.with_shardings(abstract, shardings)
+
+
+def _trace(key: str, value: Any, batch: Mapping[str, Any], function: Any, *arguments: Any) -> Any:
+    """Give the shapes of what `function` returns. What it makes of `batch` may fail: a ConfigError names the arrays."""
+    try:
+        return jax.eval_shape(function, *arguments)
+    except JaxtrainError:
+        raise
+    except Exception as error:  # whatever the user's code does with shapes that it did not expect
+        shapes = ", ".join(f"{name}: {x.dtype}{list(x.shape)}" for name, x in batch.items())
+        allowed = f"the loss cannot be computed on a batch of these arrays: {shapes}"
+        raise ConfigError([Problem(key, value, allowed, describe_failure(error))]) from error
 
 
 def _evaluation(experiment: Experiment, name: str, spec: schema.Eval, example: Mapping[str, Any]) -> Evaluation:
@@ -240,14 +255,18 @@ def _evaluation(experiment: Experiment, name: str, spec: schema.Eval, example: M
     if hasattr(source, "zeros") and not transforms:  # else as in training: no example is read before its time
         example = _example(source, transforms, config.seed)
     batch_size = spec.batch_size or config.batch_size
+    place = sharding.BatchPlacer(experiment.mesh, batch_size, None)
+    state, batch = experiment.abstract_state, place.abstract(example)
+    step = make_eval_step(experiment.task, compute_dtype=config.precision.compute)
+    _trace(f"evals.{name}.data.type", spec.data.type, batch, step, state.params, state.model_state, batch)
     return Evaluation(
         name=name,
         source=source,
         transforms=transforms,
-        every=experiment.every(spec.every),
+        every=experiment.every(f"evals.{name}.every", spec.every),
         batch_size=batch_size,
         num_batches=spec.num_batches or None,
-        place=sharding.BatchPlacer(experiment.mesh, batch_size, None),
+        place=place,
         example=example,
         prefetch=config.data.prefetch,
         seed=config.seed,

@@ -36,9 +36,12 @@ class Mean:
     def of(cls, values: jax.Array, mask: jax.Array) -> "Mean":
         """Sum `values` [...] where `mask` [...] (bool or weights, same shape) counts them.
 
-        Masked values may be anything, also NaN.
+        Masked values may be anything, also NaN. Raises ValueError for two shapes: broadcasting would count wrong.
         """
         weights = jnp.asarray(mask, jnp.float32)
+        if jnp.shape(values) != weights.shape:
+            shapes = f"values {list(jnp.shape(values))} and mask {list(weights.shape)}"
+            raise ValueError(f"{shapes} must have one shape. Reduce the values, or broadcast the mask to them.")
         values = jnp.where(weights > 0, jnp.asarray(values, jnp.float32), 0.0)
         return cls(jnp.sum(values * weights), jnp.sum(weights))
 

@@ -29,9 +29,9 @@ def raise_if_halted(counters: Counters | None, state: TrainState) -> None:
         where = "its gradients are finite, the loss is not"
     raise NonFiniteError(
         f"The loss or its gradient is not finite at step {step}: {where}. Steps left out, without an update: "
-        f"{int(now.in_a_row)} in a row, {int(now.skipped)} in all. The newest checkpoint is from before. "
-        "Lower --config.optimizer.learning_rate, set --config.clip_norm, look at the data of that step, or go on "
-        "without such batches by --config.nonfinite.policy=skip."
+        f"{int(now.in_a_row)} in a row, {int(now.skipped)} in all. Checkpoints are from before. "
+        "Lower --config.optimizer.learning_rate, set --config.clip_norm, look at the data of that step, or leave such "
+        "batches out by --config.nonfinite.policy=skip and a --config.nonfinite.limit above what happens."
     )
 
 

@@ -5,7 +5,6 @@ preceded by a linear warmup of w = `schedule.warmup` updates, 1 / (w + 1) to w /
 """
 
 import dataclasses
-import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +12,9 @@ from typing import Any
 import jax.numpy as jnp
 import optax
 
-from jaxtrain.build import build, import_target
-from jaxtrain.config import Config
+from jaxtrain.build import build, import_target, signature
+from jaxtrain.build.targets import REQUIRED
+from jaxtrain.config import Config, schema
 from jaxtrain.errors import ConfigError, Problem
 from jaxtrain.typing import Array
 
@@ -78,14 +78,14 @@ def make_optimizer(config: Config, num_steps: int | None, warmup_steps: int) -> 
             ]
         )
     runtime = {} if num_steps is None else {"num_steps": num_steps - warmup_steps}
-    if num_steps is None and "num_steps" in inspect.signature(import_target(config.schedule.type)).parameters:
+    if num_steps is None and _asks_for_num_steps(config.schedule):
         raise ConfigError(
             [
                 Problem(
                     "schedule.type",
                     config.schedule.type,
                     f"it needs to know the number of steps, but --config.duration={config.duration} is a time",
-                    "Use a duration in steps, epochs or examples, or the constant schedule.",
+                    "Say it with --config.schedule.num_steps=N, or use the constant schedule.",
                 )
             ]
         )
@@ -101,6 +101,13 @@ def make_optimizer(config: Config, num_steps: int | None, warmup_steps: int) -> 
     if config.clip_norm:
         transformation = optax.chain(optax.clip_by_global_norm(config.clip_norm), transformation)
     return Optimizer(optax.with_extra_args_support(transformation), learning_rate)
+
+
+def _asks_for_num_steps(spec: schema.Schedule) -> bool:
+    if not isinstance(spec.type, str) or "num_steps" in spec.options:
+        return False
+    option = signature(import_target(spec.type, "schedule")).options.get("num_steps")
+    return option is not None and option.default is REQUIRED
 
 
 def _refuse_zero_schedule(schedule: Schedule, config: Config) -> None:

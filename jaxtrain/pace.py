@@ -10,7 +10,8 @@ class Pace:
     """Counts steps and seconds of training, and decides what is due by the one rule there is.
 
     num_steps: the last step, None when only time ends the run.   max_secs: its time, None when only steps do.
-    step, secs: where the run begins this time; seconds of earlier launches count. Both are read only.
+    step, secs, previous_secs: where the run begins this time, and the seconds when it made the step before; seconds of
+    earlier launches count. All are for reading.
     """
 
     def __init__(
@@ -20,20 +21,21 @@ class Pace:
         *,
         step: int = 0,
         secs: float = 0.0,
+        previous_secs: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.num_steps = num_steps
         self.step = step
         self.secs = secs
         self.max_secs = max_secs
-        self._previous_secs = secs
+        self.previous_secs = secs if previous_secs is None else previous_secs
         self._clock = clock
         self._origin = clock() - secs
 
     def advance(self) -> int:
         """Count a step that was made. Returns its number."""
         self.step += 1
-        self._previous_secs, self.secs = self.secs, self._clock() - self._origin
+        self.previous_secs, self.secs = self.secs, self._clock() - self._origin
         return self.step
 
     @property
@@ -44,4 +46,4 @@ class Pace:
 
     def due(self, every: Every) -> bool:
         """Is it time, after the step just counted? After the last step it always is."""
-        return self.is_over or every.due(self.step, self.secs, self._previous_secs)
+        return self.is_over or every.due(self.step, self.secs, self.previous_secs)

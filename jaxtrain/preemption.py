@@ -77,6 +77,7 @@ class Signals:
         """
         self._callback = callback
         self._grace_secs = grace_secs
+        self._is_ready = False
 
     def ready(self) -> None:
         """From now on the loop looks at `requested` and there is something to save."""

@@ -63,7 +63,7 @@ class StepTimer:
 class Reporter:
     """Writes lines to `metrics.jsonl` and to every other writer.
 
-    last_step: where the run begins; lines of later steps, which a launch before had written, are dropped.
+    start_step: where the run begins; lines of later steps, which a launch before had written, are dropped.
     `on_log(step, scalars)` hears of each train line.
     """
 
@@ -74,15 +74,14 @@ class Reporter:
         *,
         batch_size: int,
         tokens_per_example: int | None,
-        last_step: int,
+        start_step: int,
         on_log: Callable[[int, Mapping[str, Any]], None],
         clock: Callable[[], float] = time.monotonic,
     ):
         self.timer = StepTimer(clock)
-        self.last_step = last_step  # of the newest log point
         self.last_counters: Counters | None = None  # of the newest line that was read
         self._file = MetricsFile(metrics_path)
-        self._file.cut_after(last_step)
+        self._file.cut_after(start_step)
         self._writers = list(writers)
         self._batch_size = batch_size
         self._tokens_per_example = tokens_per_example
@@ -97,7 +96,6 @@ class Reporter:
         if self._tokens_per_example:
             host["tokens_per_sec"] = rates["examples_per_sec"] * self._tokens_per_example
             host["tokens_seen"] = examples_seen * self._tokens_per_example
-        self.last_step = step
         kept, self._kept = self._kept, _Kept(step, interval, counters, host)
         self._write(kept)
 
@@ -108,7 +106,9 @@ class Reporter:
         self._file.flush()
 
     def has_line(self, split: str, step: int) -> bool:
-        return self._file.has(split, step)
+        """Was this line written, or is it kept for writing?"""
+        is_kept = self._kept is not None and (split, step) == ("train", self._kept.step)
+        return is_kept or self._file.has(split, step)
 
     @property
     def unwritten(self) -> tuple[tuple[str, int], ...]:

@@ -33,13 +33,15 @@ _PACKAGES = ("jaxtrain", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "
 class Start:
     """Where a launch begins: what the host keeps in a checkpoint beside the state.
 
-    position: examples consumed, the number of the next one.   secs: time of training in earlier launches.
+    position: examples consumed, the number of the next one.   secs, previous_secs: time of training in earlier
+    launches, after this step and after the one before.
     num_bad: examples that could not be read.   unwritten: (split, step) of lines that a full disk kept in memory.
     """
 
     step: int = 0
     position: int = 0
     secs: float = 0.0
+    previous_secs: float = 0.0
     num_bad: int = 0
     unwritten: Sequence[tuple[str, int]] = ()
 
@@ -85,7 +87,7 @@ def refuse_drift(workdir: Workdir, config: Config, launch: Mapping[str, Any], al
             _logger.warning("changed since the last launch: %s", change)
     previous = workdir.read_manifest()[-1:]
     if previous:
-        refused += _data_changes(previous[0], launch, config)
+        refused += _data_changes(previous[0], launch, config, {change.key for change in changes})
         for notice in _environment_changes(previous[0], launch):
             _logger.warning("changed since the last launch: %s", notice)
     if not refused:
@@ -96,8 +98,8 @@ def refuse_drift(workdir: Workdir, config: Config, launch: Mapping[str, Any], al
     differing = "\n".join(f"  {line}" for line in refused)
     raise WorkdirError(
         f"The workdir {workdir.path} holds another run; these differ:\n{differing}\n"
-        f"Start a run of its own with --workdir={_free_name(workdir.path)}, or continue this one as it is now with "
-        "--allow_drift."
+        f"Start a run of its own with --workdir={_free_name(workdir.path)}, continue this one as it is now with "
+        "--allow_drift, or set it aside and begin anew with --fresh."
     )
 
 
@@ -125,14 +127,14 @@ def _describe_source(source: Any) -> dict[str, Any]:
     return {"num_examples": len(source), "fingerprint": fingerprint}
 
 
-def _data_changes(old: Mapping[str, Any], new: Mapping[str, Any], config: Config) -> list[str]:
-    """The data sets whose content is another one. Evals may be added and taken away."""
+def _data_changes(old: Mapping[str, Any], new: Mapping[str, Any], config: Config, changed: set[str]) -> list[str]:
+    """The data sets whose content is another one though the config says the same. `changed`: keys that differ."""
     before, now = old.get("data", {}), new["data"]
     return [
         f"the content of --config.{key} ({_where(config, key)}): {json.dumps(before[key])} became "
         f"{json.dumps(now[key])}"
         for key in now
-        if key in before and before[key] != now[key]
+        if key in before and before[key] != now[key] and not any(other.startswith(f"{key}.") for other in changed)
     ]
 
 

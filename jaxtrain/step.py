@@ -20,6 +20,14 @@ from jaxtrain.metrics import Mean
 from jaxtrain.tasks.task import Task
 from jaxtrain.typing import Array, Batch, ModelState, Params, PyTree
 
+# The keys of a train line that are not the task's.
+RESERVED_METRICS = frozenset(
+    [
+        *("step", "time", "split", "loss", "grad_norm", "learning_rate", "skipped", "empty"),
+        *("step_secs", "data_wait_secs", "examples_per_sec", "examples_seen", "tokens_per_sec", "tokens_seen"),
+    ]
+)
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +178,9 @@ def drain(interval: Interval, counters: Counters) -> tuple[Interval, Counters]:
 
 
 def _step_metrics(loss: Mean, task_metrics: dict[str, Any], grad_norm: Array, learning_rate: Array) -> dict[str, Any]:
+    clash = sorted(RESERVED_METRICS & task_metrics.keys())
+    if clash:
+        raise ValueError(f"a metric of the task is named {clash[0]!r}, as a number of the trainer's own; rename it")
     one = jnp.ones((), jnp.float32)
     return {
         "loss": loss,

@@ -73,27 +73,32 @@ def train(
         compiling.enable_cache(config.compile_cache)
         experiment = assemble(config, autotune_dir=str(here.workdir.autotune_dir))
         timeline.mark("data and model")
-        if fresh:
-            here.workdir.set_aside()
-        launch = resume.describe_launch(experiment)
-        resume.refuse_drift(here.workdir, config, launch, allow_drift)
+        if fresh and (aside := here.workdir.set_aside()):
+            _logger.warning("--fresh: what the workdir held is now in %s", aside)
         checkpoints = stack.enter_context(contextlib.closing(experiment.open_checkpoints(here.workdir)))
         start = resume.start_from(checkpoints.newest())
-        pace = Pace(experiment.num_steps, experiment.max_secs, step=start.step, secs=start.secs)
+        launch = resume.describe_launch(experiment)
+        resume.refuse_drift(here.workdir, config, launch, allow=allow_drift or not start.step)
+        pace = Pace(
+            experiment.num_steps,
+            experiment.max_secs,
+            step=start.step,
+            secs=start.secs,
+            previous_secs=start.previous_secs,
+        )
         if resume.is_complete(here.workdir, config, pace, experiment.evaluations):
             _logger.info("%s is finished at step %d: nothing to do", here.workdir.path, start.step)
             if (here.workdir.read_status() or {}).get("state") != "finished":
                 here.workdir.write_status("finished", start.step)  # it was killed before it could say so
             return _result(here, "finished", start.step, None)
 
-        if start.step:
-            checkpoints.check(start.step, experiment.abstract_state)
-        here.begin(config, launch, start.step)
         state = checkpoints.restore(start.step, experiment.abstract_state) if start.step else experiment.init_state()
         timeline.mark("restoring the state" if start.step else "making the state")
+        callbacks = Callbacks(experiment, here.workdir.path, state)
+        here.begin(config, launch, start.step)
         batches = DevicePrefetch(experiment.loader(start.position, start.num_bad), experiment.place)
         stack.enter_context(contextlib.closing(batches))
-        loop = Loop(experiment, checkpoints, here, start, pace, state, batches, timeline)
+        loop = Loop(experiment, checkpoints, here, start, pace, state, batches, callbacks, timeline)
         status = stack.enter_context(contextlib.closing(loop)).run()
         here.end(status, loop.reason)
         return _result(here, status, pace.step, loop.state)
@@ -115,16 +120,16 @@ class Loop:
         pace: Pace,
         state: TrainState,
         batches: DevicePrefetch,
+        callbacks: Callbacks,
         timeline: Timeline,
     ):
         config = experiment.config
         self.experiment, self.checkpoints, self.here = experiment, checkpoints, here
-        self.pace, self.state, self.batches, self.timeline = pace, state, batches, timeline
+        self.pace, self.state, self.batches = pace, state, batches
+        self.callbacks, self.timeline = callbacks, timeline
         self.position, self.num_bad = start.position, start.num_bad
         self.saved_step = start.step
         self.is_first_step = True
-        self.log_every = experiment.every(config.log.every)
-        self.checkpoint_every = experiment.every(config.checkpoint.every)
 
         self.train_step = experiment.compile_train_step()
         self.drain = experiment.compile_drain()
@@ -133,17 +138,18 @@ class Loop:
             self.evaluator.check(evaluation, state.params, state.model_state)
         timeline.mark("compiling")
 
-        self.callbacks = Callbacks(experiment, here.workdir.path, state)
         _logger.info("%s", sharding.describe(state))
         self.reporter = Reporter(
             here.workdir.metrics_path,
             self.open_writers(),
             batch_size=config.batch_size,
             tokens_per_example=experiment.tokens_per_example,
-            last_step=start.step,
+            start_step=start.step,
             on_log=self.callbacks.on_log,
         )
         resume.tell_lost_lines(start, self.reporter.has_line)
+        if self.reporter.has_line("train", start.step):  # a line made after this step was saved holds its interval
+            self.state = dataclasses.replace(state, interval=self.drain(state.interval, state.counters)[0])
 
     def open_writers(self) -> list[Writer]:
         """Open what shows the lines of metrics.jsonl elsewhere."""
@@ -179,9 +185,9 @@ class Loop:
             if len(in_flight) > _MAX_STEPS_IN_FLIGHT:
                 in_flight.popleft().block_until_ready()
             step = self.count_step(loaded.num_bad)
-            if self.pace.due(self.log_every):
+            if self.pace.due(self.experiment.log_every):
                 self.log()
-            if self.pace.due(self.checkpoint_every):
+            if self.pace.due(self.experiment.checkpoint_every):
                 self.save()
             self.evaluate()
             self.callbacks.on_step(step)
@@ -218,7 +224,14 @@ class Loop:
         raise_if_halted(self.state.counters, self.state)
         if self.saved_step == self.pace.step:
             return
-        info = resume.Start(self.pace.step, self.position, self.pace.secs, self.num_bad, self.reporter.unwritten)
+        info = resume.Start(
+            step=self.pace.step,
+            position=self.position,
+            secs=self.pace.secs,
+            previous_secs=self.pace.previous_secs,
+            num_bad=self.num_bad,
+            unwritten=self.reporter.unwritten,
+        )
         self.checkpoints.save(self.pace.step, self.state, dataclasses.asdict(info))
         self.saved_step = self.pace.step
 
@@ -230,6 +243,7 @@ class Loop:
 
     def evaluate_one(self, evaluation: Evaluation) -> None:
         self.reporter.flush()
+        raise_if_halted(self.reporter.last_counters, self.state)
         started = time.monotonic()
         scalars = self.evaluator.run(evaluation, self.state.params, self.state.model_state, self.is_interrupted)
         self.reporter.timer.pause(time.monotonic() - started)
@@ -240,7 +254,7 @@ class Loop:
 
     def finish(self) -> str:
         """Make the last line, checkpoint and evaluations, as far as the last step did not."""
-        if self.reporter.last_step != self.pace.step:
+        if not self.reporter.has_line("train", self.pace.step):
             self.log()
         self.save()
         for evaluation in self.experiment.evaluations:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxtrain import default_config, resume, session
-from jaxtrain.callbacks import Callback
+from jaxtrain.callbacks import Callback, Callbacks
 from jaxtrain.check import checked
 from jaxtrain.config import parse
 from jaxtrain.data.arrays import Arrays
@@ -62,7 +62,9 @@ def opened_loop(config: Any, workdir: Path, num_devices: int | None = None) -> I
         checkpoints = stack.enter_context(contextlib.closing(experiment.open_checkpoints(here.workdir)))
         pace = Pace(experiment.num_steps, experiment.max_secs)
         batches = stack.enter_context(contextlib.closing(DevicePrefetch(experiment.loader(0), experiment.place)))
-        loop = Loop(experiment, checkpoints, here, resume.Start(), pace, experiment.init_state(), batches, Timeline())
+        state = experiment.init_state()
+        callbacks = Callbacks(experiment, workdir, state)
+        loop = Loop(experiment, checkpoints, here, resume.Start(), pace, state, batches, callbacks, Timeline())
         yield stack.enter_context(contextlib.closing(loop))
 
 

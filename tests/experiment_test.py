@@ -119,13 +119,26 @@ def test_an_eval_has_its_own_data_transforms_and_batch_size():
     config = make_config()
     config.data.transforms = {"scale": {"type": Scale()}}
     config.evals.same = {"data": {"transforms": {"scale": {"type": Scale()}}}, "every": "1 epoch"}
-    config.evals.plain = {"batch_size": 4, "num_batches": 3}
+    config.evals.small = {"data": {"transforms": {"scale": {"type": Scale()}}}, "batch_size": 4, "num_batches": 3}
     experiment = on_one_device(config)
-    same, plain = experiment.evaluations
+    same, small = experiment.evaluations
     assert experiment.abstract_batch["image"].shape == (1, 8, 2)
     assert (same.name, same.abstract_batch["image"].shape, same.num_batches) == ("same", (8, 2), None)
-    assert (plain.name, plain.abstract_batch["image"].shape, plain.num_batches) == ("plain", (4, 4), 3)
+    assert (small.name, small.abstract_batch["image"].shape, small.num_batches) == ("small", (4, 2), 3)
     assert [step for step in range(1, 15) if same.every.due(step)] == [7, 13]
+
+
+def test_an_eval_whose_examples_do_not_fit_the_model_is_told_by_its_name():
+    config = make_config()
+    config.data.transforms = {"scale": {"type": Scale()}}
+    config.evals.plain = {"batch_size": 4}
+    refused(config, "--config.evals.plain.data.type", "image: float32[4, 4]")
+
+
+def test_an_every_in_a_unit_that_means_nothing_is_told_by_its_key():
+    config = make_config()
+    config.evals.plain = {"every": "100 tokens"}
+    refused(config, "--config.evals.plain.every=100 tokens", "needs a task that counts tokens")
 
 
 @pytest.mark.parametrize(

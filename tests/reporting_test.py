@@ -55,13 +55,13 @@ def made(tmp_path, clock):
     """Make reporters of one run, and keep what callbacks would hear."""
     heard = []
 
-    def make(last_step=0, tokens_per_example=None, writers=()):
+    def make(start_step=0, tokens_per_example=None, writers=()):
         return Reporter(
             tmp_path / "metrics.jsonl",
             writers,
             batch_size=4,
             tokens_per_example=tokens_per_example,
-            last_step=last_step,
+            start_step=start_step,
             on_log=lambda step, scalars: heard.append((step, scalars)),
             clock=clock,
         )
@@ -180,7 +180,16 @@ def test_the_newest_counters_that_were_read_are_known(made):
     assert reporter.last_counters is None
     reporter.keep(4, interval(np.float32(1)), counters(), 16)
     assert reporter.last_counters.halted
-    assert reporter.last_step == 4
+
+
+def test_a_line_is_known_from_when_it_is_kept(made):
+    reporter = made()
+    assert not reporter.has_line("train", 2)
+    reporter.keep(2, interval(np.float32(1)), counters(), 8)
+    assert reporter.has_line("train", 2)
+    reporter.flush()
+    assert reporter.has_line("train", 2)
+    assert not reporter.has_line("train", 4)
 
 
 def test_every_writer_gets_the_same_lines_with_the_time_of_the_file(made):
@@ -200,7 +209,8 @@ def test_lines_of_later_steps_are_dropped_and_made_again(made):
         reporter.keep(step, interval(np.float32(step)), counters(), 4 * step)
     reporter.write_eval(6, "validation", {"loss": 0.5})
     reporter.close()
-    again = made(last_step=4)
-    assert again.last_step == 4
+    again = made(start_step=4)
+    assert again.has_line("train", 4)
+    assert not again.has_line("train", 6)
     assert [line["step"] for line in read_lines(made.path)] == [2, 4]
     assert not again.has_line("validation", 6)

@@ -67,6 +67,7 @@ def quick_compilation():
 def finished(tmp_path_factory):
     """An uninterrupted run, what a callback saw of it, and the programs that were compiled meanwhile."""
     recorder, compiled = Recorder(), []
+    workdir = tmp_path_factory.mktemp("finished")
 
     class Listener(logging.Handler):
         def emit(self, record):
@@ -78,7 +79,7 @@ def finished(tmp_path_factory):
     save = Checkpoints.save
 
     def spy(self, step, state, info):
-        lines = (tmp_path_factory.getbasetemp() / "finished" / "metrics.jsonl").read_text().splitlines()
+        lines = (workdir / "metrics.jsonl").read_text().splitlines()
         saves.append((step, max((json.loads(line)["step"] for line in lines), default=0)))
         save(self, step, state, info)
 
@@ -86,7 +87,7 @@ def finished(tmp_path_factory):
         patch.setattr(Checkpoints, "save", spy)
         logging.getLogger("jax").addHandler(listener)
         config = with_evals(callbacks={"recorder": {"type": recorder}})
-        result = train(config, tmp_path_factory.getbasetemp() / "finished")
+        result = train(config, workdir)
         logging.getLogger("jax").removeHandler(listener)
     return result, recorder, compiled, saves
 

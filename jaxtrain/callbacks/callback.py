@@ -1,6 +1,7 @@
 """The Callback protocol, and the view of a run that callbacks get."""
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from jaxtrain.build import build
 from jaxtrain.config import Config
 from jaxtrain.experiment import Experiment
 from jaxtrain.step import TrainState
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
@@ -37,8 +40,9 @@ class Run:
 class Callback:
     """Override what you need. A callback reads; it never edits the state. An exception in one ends the run.
 
-    Every method runs on every process, after the step's own log line, checkpoint and evaluations. `scalars` are the
-    numbers of the line just written to metrics.jsonl.
+    At a step: the log point, the checkpoint and the evaluations (each with `on_eval`), then `on_step`. What happens in
+    the background is told when it is known: `on_log` at the log point after, `on_checkpoint` before the log point of
+    the step that learns of it. `scalars` are the numbers of the line just written to metrics.jsonl.
     """
 
     def on_start(self, run: Run) -> None:
@@ -108,4 +112,7 @@ class Callbacks:
 
     def on_error(self, error: BaseException) -> None:
         for callback in self._all:
-            callback.on_error(self.run, error)
+            try:
+                callback.on_error(self.run, error)
+            except Exception:  # the run ends by the first error, not by one in telling of it
+                _logger.exception("in on_error of %s", type(callback).__name__)

@@ -236,7 +236,10 @@ class Checkpoints:
             raise StorageError(f"The checkpoint {path} was written but reads back damaged: {reason}.") from reason
         for old in retention.superseded(self.steps(), step, self._keep_last, self._is_kept):
             self._verified.pop(old, None)
-            retention.delete(self._directory / str(old))
+            try:
+                retention.delete(self._directory / str(old))
+            except OSError as error:  # nothing is lost; the next commit tries again
+                self._notify(f"The checkpoint of step {old} is no longer kept but cannot be deleted: {error}.")
 
     def _is_kept(self, step: int) -> bool:
         try:

@@ -120,4 +120,6 @@ def _short(error: BaseException) -> str:
 
 
 def _is_users(filename: str) -> bool:
-    return not (filename.startswith("<") or "ml_collections" in filename or filename == __file__)
+    libraries = ("ml_collections", "jax", "flax", "optax")
+    in_library = any(f"{os.sep}{name}{os.sep}" in filename for name in libraries)
+    return not (filename.startswith("<") or in_library or filename == __file__)

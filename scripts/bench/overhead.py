@@ -32,6 +32,7 @@ import numpy as np
 from flax import nnx
 
 from jaxtrain import default_config, resume, session
+from jaxtrain.callbacks import Callbacks
 from jaxtrain.check import checked
 from jaxtrain.data.arrays import Arrays
 from jaxtrain.data.prefetch import DevicePrefetch
@@ -113,7 +114,9 @@ def measure(model: Any, batch_size: int, num_blocks: int, num_steps: int) -> dic
         pace = Pace(0, None)
         checkpoints = stack.enter_context(contextlib.closing(experiment.open_checkpoints(here.workdir)))
         batches = stack.enter_context(contextlib.closing(DevicePrefetch(experiment.loader(0), experiment.place)))
-        loop = Loop(experiment, checkpoints, here, resume.Start(), pace, experiment.init_state(), batches, Timeline())
+        state = experiment.init_state()
+        callbacks = Callbacks(experiment, here.workdir.path, state)
+        loop = Loop(experiment, checkpoints, here, resume.Start(), pace, state, batches, callbacks, Timeline())
         stack.enter_context(contextlib.closing(loop))
         raw = RawLoop(loop.train_step, experiment)
 

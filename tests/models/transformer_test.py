@@ -241,7 +241,7 @@ def test_initial_values_have_the_stated_standard_deviations():
     layers = params["layers"]
     depth = math.sqrt(2 * 8)
     stated = [
-        (params["embedding"]["embedding"], 0.02),
+        (params["embedding"]["embedding"], 64**-0.5),
         (params["lm_head"]["kernel"], 64**-0.5),
         *((layers["attention"][name]["kernel"], 64**-0.5) for name in ("query", "key", "value")),
         (layers["attention"]["out"]["kernel"], 64**-0.5 / depth),
@@ -257,7 +257,8 @@ def test_initial_values_have_the_stated_standard_deviations():
 def test_an_untrained_model_is_about_as_good_as_a_guess():
     model = make(**GPT2)
     params = jit(model.init)(jax.random.key(0), INPUTS)["params"]
-    np.testing.assert_allclose(jit(loss_of(model))(params), math.log(VOCAB), rtol=0.05)
+    # Logits of variance 1 cost half a nat: log E[exp(z)] = 1 / 2.
+    np.testing.assert_allclose(jit(loss_of(model))(params), math.log(VOCAB) + 0.5, rtol=0.1)
 
 
 # Norms and dtypes
