@@ -235,7 +235,7 @@ def test_default_mlp_sizes_give_both_activations_about_as_many_parameters():
     assert size("swiglu") == (8 * 768 // 3, 8 * 768**2)
 
 
-def test_initial_values_have_the_stated_standard_deviations():
+def test_initial_values_have_the_stated_standard_deviations_and_are_about_as_good_as_a_guess():
     model = Transformer(512, num_layers=8, embed=64, heads=4, max_seq=SEQ, mlp=256, tie_embeddings=False)
     params = jit(model.init)(jax.random.key(0), INPUTS)["params"]
     layers = params["layers"]
@@ -252,13 +252,8 @@ def test_initial_values_have_the_stated_standard_deviations():
         np.testing.assert_allclose(np.std(kernel), deviation, rtol=0.03)
     np.testing.assert_array_equal(layers["mlp_norm"]["scale"], 1)
     assert not np.allclose(*layers["mlp"]["up"]["kernel"][:2])  # each scanned layer draws its own
-
-
-def test_an_untrained_model_is_about_as_good_as_a_guess():
-    model = make(**GPT2)
-    params = jit(model.init)(jax.random.key(0), INPUTS)["params"]
-    # Logits of variance 1 cost half a nat: log E[exp(z)] = 1 / 2.
-    np.testing.assert_allclose(jit(loss_of(model))(params), math.log(VOCAB) + 0.5, rtol=0.1)
+    # A guess costs log(vocab), and logits of variance 1 half a nat more: log E[exp(z)] = 1 / 2.
+    np.testing.assert_allclose(jit(loss_of(model))(params), math.log(512) + 0.5, rtol=0.05)
 
 
 # Norms and dtypes
@@ -321,13 +316,12 @@ def test_bfloat16_logits_are_near_the_float32_ones():
 # Dropout
 
 
-@pytest.mark.parametrize("scan_layers", [True, False])
-def test_dropout_acts_in_training_only(scan_layers):
-    params = params_of(**LLAMA) if scan_layers else unstack(params_of(**LLAMA))
+def test_dropout_acts_in_training_only():
+    params = params_of(**LLAMA)
 
     @functools.partial(jit, static_argnames=("dropout", "train"))
     def run(key, dropout, train):
-        model = make(**LLAMA, dropout=dropout, scan_layers=scan_layers)
+        model = make(**LLAMA, dropout=dropout)
         return model.apply({"params": params}, INPUTS, train=train, rngs={"dropout": key})
 
     keys = [jax.random.key(seed) for seed in (1, 1, 2)]
