@@ -1,4 +1,4 @@
-"""Train Flax models with JAX, from a notebook cell to a cluster: `python -m jaxtrain --config=configs/x.py`."""
+"""Train Flax models with JAX: `python -m jaxtrain --config=configs/x.py`, or `train(config)` from a notebook cell."""
 
 import importlib
 import sys

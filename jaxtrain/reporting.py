@@ -88,11 +88,15 @@ class Reporter:
         self._on_log = on_log
         self._kept: _Kept | None = None
 
-    def keep(self, step: int, interval: Interval, counters: Counters, examples_seen: int) -> None:
+    def keep(
+        self, step: int, interval: Interval, counters: Counters, examples_seen: int, bad_examples: int = 0
+    ) -> None:
         """Remember a log point, and write the one before it. Arrays given here must not be donated later."""
         rates = self.timer.take()
         rates["examples_per_sec"] = self._batch_size / rates["step_secs"]
         host: dict[str, Any] = {**rates, "examples_seen": examples_seen}
+        if bad_examples:
+            host["bad_examples"] = bad_examples
         if self._tokens_per_example:
             host["tokens_per_sec"] = rates["examples_per_sec"] * self._tokens_per_example
             host["tokens_seen"] = examples_seen * self._tokens_per_example

@@ -215,7 +215,7 @@ class Loop:
         full = self.state.interval
         empty, counters = self.drain(full, self.state.counters)
         self.state = dataclasses.replace(self.state, interval=empty)
-        self.reporter.keep(self.pace.step, full, counters, self.position)
+        self.reporter.keep(self.pace.step, full, counters, self.position, self.num_bad)
         raise_if_halted(self.reporter.last_counters, self.state)
 
     def save(self) -> None:

@@ -182,6 +182,14 @@ def test_the_newest_counters_that_were_read_are_known(made):
     assert reporter.last_counters.halted
 
 
+def test_bad_examples_are_counted_in_the_line_once_there_are_any(made):
+    reporter = made()
+    reporter.keep(2, interval(np.float32(1)), counters(), 8)
+    reporter.keep(4, interval(np.float32(1)), counters(), 16, bad_examples=3)
+    reporter.flush()
+    assert [line.get("bad_examples") for line in read_lines(made.path)] == [None, 3]
+
+
 def test_a_line_is_known_from_when_it_is_kept(made):
     reporter = made()
     assert not reporter.has_line("train", 2)

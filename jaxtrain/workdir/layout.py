@@ -18,9 +18,9 @@ HEARTBEAT_SECS = 5.0
 
 
 class Workdir:
-    """The directory of one run. Process 0 locks it before it writes anything but log files.
+    """The directory of one run, locked before anything is written. Its layout is in the attributes.
 
-    The layout is in the attributes; DESIGN of each file is in `docs/`. Moving or copying the directory is allowed.
+    Moving or copying the directory is allowed.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, create: bool = True, make_parent: bool = False):
