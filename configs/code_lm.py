@@ -12,14 +12,14 @@ from jaxtrain import default_config
 
 def get_config(variant=""):
     config = default_config()
-    config.duration = "300 steps"
+    config.duration = "200 steps"
     config.batch_size = 32
 
     config.data.type = "jaxtrain.data.text:TextFiles"
     config.data.root = "stdlib:"
     config.data.exclude = ("site-packages", "test", "tests", "idlelib")
     config.data.split = "train"
-    config.data.splits = {"train": 0.9, "validation": 0.1}
+    config.data.splits = {"train": 0.95, "validation": 0.05}
     config.data.seq = 128
 
     config.task.type = "jaxtrain.tasks.language_modeling:LanguageModeling"
@@ -44,12 +44,9 @@ def get_config(variant=""):
     config.callbacks.ngrams = {"type": "jaxtrain.callbacks.ngrams:NgramBaselines"}
 
     if variant == "long":
-        config.duration = "2000 steps"
-        config.task.model.num_layers = 4
-        config.task.model.embed = 192
-        config.task.model.heads = 6
-        config.schedule.warmup = "100 steps"
-        config.checkpoint.every = "500 steps"
+        config.duration = "1200 steps"
+        config.schedule.warmup = "60 steps"
+        config.checkpoint.every = "400 steps"
     elif variant:
         raise ValueError(f"code_lm has the variant long, not {variant!r}")
     return config
