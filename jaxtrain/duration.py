@@ -111,7 +111,8 @@ def nearest(text: str, default: str = "1000 steps") -> str:
     unit = units[0] if units else "steps"
     if number is None:
         return f"1 {unit}" if units else default
-    for digits in (number.group(), str(min(math.ceil(float(number.group().replace("_", ""))), _MAX))):
+    value = float(number.group().replace("_", ""))  # infinite for very many digits
+    for digits in (number.group(), str(math.ceil(value) if value < _MAX else _MAX)):
         try:
             Duration.parse(f"{digits} {unit}")
         except ValueError:

@@ -85,6 +85,7 @@ def test_what_is_no_duration_is_refused(text):
         ("10min", "10 minutes"),
         ("epochs", "1 epochs"),
         ("1e99 steps", "1000000000000000000 steps"),
+        ("9" * 5000, "1000000000000000000 steps"),
     ],
 )
 def test_the_nearest_duration_is_what_was_meant(text, meant):

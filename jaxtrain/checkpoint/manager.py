@@ -21,6 +21,7 @@ from jaxtrain.checkpoint import leaves, restore, retention
 from jaxtrain.checkpoint import manifest as manifests
 from jaxtrain.checkpoint import verify as verification
 from jaxtrain.checkpoint.manifest import DamagedError, Manifest
+from jaxtrain.checkpoint.quiet import silence_second_accounts
 from jaxtrain.checkpoint.verify import Found
 from jaxtrain.errors import CheckpointError, StorageError
 from jaxtrain.typing import PyTree
@@ -29,11 +30,6 @@ _logger = logging.getLogger(__name__)
 
 # Orbax counts a save's time by the clock on the wall: set forward by a time server, it would end the save.
 _NEVER_SECS = 50 * 365 * 86400
-
-
-def _is_not_orbax_error(record: logging.LogRecord) -> bool:
-    """Orbax logs each failure, with tracebacks of many threads, that it also raises; we raise it once, in one line."""
-    return record.levelno < logging.ERROR or "orbax" not in pathlib.Path(record.pathname).parts
 
 
 def _never(step: int) -> bool:
@@ -88,7 +84,7 @@ class Checkpoints:
                 create_directories_asynchronously=False,
             ),
         )
-        logging.getLogger("absl").addFilter(_is_not_orbax_error)  # adding it again changes nothing
+        silence_second_accounts()
         self._directory.mkdir(parents=True, exist_ok=True)
         for name in retention.remove_stale(self._directory):
             notify(f"Removed {self._directory / name}, left by a run that was killed while saving or deleting.")
