@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests import runner
 
@@ -15,6 +16,11 @@ os.environ.update(runner.environment(num_devices=8))
 os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # later ones do not know the flag, and refuse to start
     os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+
+# CI tries the same examples each time, so that what it says is about the change; everywhere else they are new ones.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 
 @pytest.fixture
