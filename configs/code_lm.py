@@ -1,9 +1,9 @@
 """A byte-level language model of the Python standard library's own source, split by file; nothing is downloaded.
 
-    python -m jaxtrain --config=configs/code_lm.py          RESULT
-    python -m jaxtrain --config=configs/code_lm.py:long     LONG
+    python -m jaxtrain --config=configs/code_lm.py          1.787 nats per byte in 133 s on 2 cores (2026-11-30)
+    python -m jaxtrain --config=configs/code_lm.py:long     six times the steps
 
-Both losses are of the whole validation split. At the end, tables of n-grams counted on the same training files are
+The loss is that of the whole validation split. At the end, tables of n-grams counted on the same training files are
 printed beside it: that is what looking up the last one, two or three bytes achieves.
 """
 
