@@ -100,7 +100,7 @@ def test_a_machine_path_or_an_index_is_found(text):
 
 
 def test_relative_paths_and_addresses_of_papers_are_fine():
-    assert machine_words("runs/work/x {tmp}/work/x https://arxiv.org/abs/1706.03762") == []
+    assert machine_words("runs/opt/x {tmp}/opt/x https://arxiv.org/abs/1706.03762") == []
 
 
 def test_no_test_is_left_out():
