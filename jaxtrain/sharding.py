@@ -6,7 +6,7 @@ belongs to them are split over `fsdp` and repeated over `data`.
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ import numpy as np
 import optax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jaxtrain import compat
 from jaxtrain.config import schema
 from jaxtrain.errors import ConfigError, DataError, Problem
 from jaxtrain.typing import PyTree
@@ -141,6 +142,9 @@ class BatchPlacer:
         self.sharding = NamedSharding(mesh, PartitionSpec(*lead, BATCH_AXES))
         self.rows = self._local_rows()
         self._is_whole = len(self.rows) == batch_size
+        # By the names of a batch's arrays, which all look like the first.
+        self._puts: dict[str, Callable[[np.ndarray], jax.Array]] = {}
+        self._all_true_arrays: dict[str, jax.Array] = {}
 
     def _lead_shape(self) -> tuple[int, ...]:
         k = self.num_microbatches
@@ -157,15 +161,25 @@ class BatchPlacer:
 
     def __call__(self, local_batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         """Place arrays [local_batch, ...], the rows `self.rows` in that order."""
+        return {
+            # Nearly every mask is all True: one array on the devices serves them all.
+            name: self._all_true(name, rows.shape) if rows.dtype == bool and rows.all() else self._place(name, rows)
+            for name, rows in local_batch.items()
+        }
+
+    def _all_true(self, name: str, shape: tuple[int, ...]) -> jax.Array:
+        if name not in self._all_true_arrays:
+            self._all_true_arrays[name] = self._place(name, np.ones(shape, bool))
+        return self._all_true_arrays[name]
+
+    def _place(self, name: str, rows: np.ndarray) -> jax.Array:
         lead = self._lead_shape()
-        placed = {}
-        for name, rows in local_batch.items():
-            local = _narrow(name, rows).reshape(*lead[:-1], -1, *rows.shape[1:])
-            if self._is_whole:
-                placed[name] = jax.device_put(local, self.sharding)
-            else:
-                placed[name] = jax.make_array_from_process_local_data(self.sharding, local, (*lead, *rows.shape[1:]))
-        return placed
+        local = _narrow(name, rows).reshape(*lead[:-1], -1, *rows.shape[1:])
+        if not self._is_whole:
+            return jax.make_array_from_process_local_data(self.sharding, local, (*lead, *rows.shape[1:]))
+        if name not in self._puts:
+            self._puts[name] = compat.make_put(local.shape, local.dtype, self.sharding)
+        return self._puts[name](local)
 
     def abstract(self, example: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and dtypes of a placed batch of examples like this one."""

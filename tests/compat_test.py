@@ -1,4 +1,6 @@
+import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from ml_collections import config_dict
 
@@ -27,3 +29,18 @@ def test_a_config_dict_remembers_the_order_in_which_it_was_filled():
     assert compat.items_as_set(group) == [("z", group.z), ("a", 1), ("c", reference)]
     assert [key for key, _ in compat.items_as_set(group.z)] == ["y", "b"]
     assert list(group) == ["a", "c", "z"]  # why `items` will not do
+
+
+def test_shards_are_put_as_device_put_puts_them():
+    mesh = jax.make_mesh((len(jax.devices()),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    array = np.arange(2 * 8 * 3, dtype=np.float32).reshape(2, 8, 3)
+    for spec in (jax.P(), jax.P(None, "data"), jax.P(None, "data", None)):
+        sharding = jax.sharding.NamedSharding(mesh, spec)
+        ours = compat.make_put(array.shape, array.dtype, sharding)(array)
+        theirs = jax.device_put(array, sharding)
+        np.testing.assert_array_equal(ours, theirs)
+        for name in ("shape", "dtype", "sharding", "committed", "weak_type"):
+            assert getattr(ours, name) == getattr(theirs, name)
+        for mine, other in zip(ours.addressable_shards, theirs.addressable_shards, strict=True):
+            assert mine.device == other.device
+            np.testing.assert_array_equal(mine.data, other.data)

@@ -51,6 +51,10 @@ class Arrays:
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         return {key: np.asarray(value[index]) for key, value in self.arrays.items()}
 
+    def read_many(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the examples `indices`, [n] int64, stacked."""
+        return {key: value[indices] for key, value in self.arrays.items()}
+
     def zeros(self) -> dict[str, np.ndarray]:
         """Return an example of zeros: the shapes and dtypes of every example."""
         return {key: np.zeros(value.shape[1:], value.dtype) for key, value in self.arrays.items()}

@@ -8,9 +8,9 @@ from grain.experimental import index_shuffle
 
 from jaxtrain.data.permutation import permutation
 
-# Grain's shuffle walks cycles in a domain of at least 2**16: 10 us an index above, but milliseconds for ten examples.
-# Up to here an epoch's permutation is written out instead, in about a millisecond.
-_WRITTEN_OUT = 2**16
+# Grain's shuffle takes 10 us an index, but walks cycles in a domain of at least 2**16: milliseconds for ten examples.
+# Up to here an epoch's permutation is written out instead, in at most 0.3 s and 2 MiB.
+_WRITTEN_OUT = 2**18
 _ROUNDS = 4  # of the cipher behind `index_shuffle`: Grain's own default for a global shuffle
 
 _written_out = functools.lru_cache(maxsize=8)(permutation)
@@ -25,7 +25,7 @@ def _epoch_seed(seed: int, epoch: int) -> int:
 class Order:
     """The endless sequence of examples of a source: epoch after epoch, each a permutation of all of them.
 
-    Up to 2**16 examples the permutation is an array; above, Grain's `index_shuffle`, a block cipher that walks cycles
+    Up to 2**18 examples the permutation is an array; above, Grain's `index_shuffle`, a block cipher that walks cycles
     until it lands in range, so any position costs the same. Its indices have 64 bits: sources of more than 2**32
     examples are shuffled like any other. The seed of an epoch has 32 bits there, so that in a run of many thousand
     epochs two may share their order.
@@ -35,20 +35,30 @@ class Order:
     seed: int
     shuffle: bool
 
-    def __call__(self, position: int) -> tuple[int, int]:
-        """Return (epoch, index in the source) of a position, counted from 0 at the start of epoch 0."""
-        epoch, offset = divmod(position, self.num_examples)
+    def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (epochs, indices in the source), int64, of positions counted from 0 at the start of epoch 0."""
+        epochs, offsets = np.divmod(np.asarray(positions, np.int64), self.num_examples)
         if not self.shuffle:
-            return epoch, offset
+            return epochs, offsets
+        indices = np.empty_like(offsets)
+        for epoch in np.unique(epochs):
+            rows = epochs == epoch
+            indices[rows] = self._shuffled(int(epoch), offsets[rows])
+        return epochs, indices
+
+    def _shuffled(self, epoch: int, offsets: np.ndarray) -> np.ndarray | list[int]:
+        """Return the indices at these offsets of an epoch."""
         if self.num_examples <= _WRITTEN_OUT:
-            return epoch, int(_written_out(self.num_examples, self.seed, epoch)[offset])
+            return _written_out(self.num_examples, self.seed, epoch)[offsets]
         # Grain 0.2.18 gives two indices the same place where max_index is a power of 4. So none is asked for: walking
         # the cycles of a larger permutation until they land in range gives one of this range.
         max_index = self.num_examples - 1
         max_index += max_index & (max_index - 1) == 0
         seed = _epoch_seed(self.seed, epoch)
-        index = offset
-        while True:
+        indices = []
+        for index in offsets.tolist():
             index = index_shuffle(index, max_index=max_index, seed=seed, rounds=_ROUNDS)
-            if index < self.num_examples:
-                return epoch, index
+            while index >= self.num_examples:
+                index = index_shuffle(index, max_index=max_index, seed=seed, rounds=_ROUNDS)
+            indices.append(index)
+        return indices

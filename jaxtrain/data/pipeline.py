@@ -1,5 +1,6 @@
 """The one pipeline from a source to batches: Grain reads ahead, in threads or processes; rows become batches here."""
 
+import collections
 import dataclasses
 import itertools
 import logging
@@ -13,12 +14,18 @@ import grain
 import numpy as np
 
 from jaxtrain.data.order import Order
-from jaxtrain.data.reader import Arrays, BadExample, Reader, empty_batch, read_template
+from jaxtrain.data.reader import Arrays, BadExample, Reader, empty_batch, read_template, reads_many
 from jaxtrain.data.workers import prepare_parent, start_worker
 from jaxtrain.errors import DataError, ExampleError, StoppedError
 
 _ENDLESS = 2**56  # "batches" of a repeated source: Grain wants a length
 _MAX_THREADS = 16
+_MAX_BLOCKS = 8  # of a batch: what keeps threads and workers busy
+_FEW_ROWS = 16  # fewer are not worth an element of Grain's
+# What is read at once where a source reads many rows together.
+_MANY_ROWS = 1024
+_MANY_BYTES = 2**22
+_MAX_TOGETHER = 64  # batches
 _CLOSE_SECS = 5.0
 
 _log = logging.getLogger(__name__)
@@ -38,22 +45,26 @@ class LoadedBatch:
 
 @dataclasses.dataclass(frozen=True)
 class _Blocks:
-    """Grain's source: element j is the positions of one block of rows, `blocks_per_batch` blocks after another a batch.
+    """Grain's source: element j is the positions of one block of rows.
 
-    Grain takes some 0.2 ms an element with threads, so elements are blocks of rows rather than single examples.
+    An element costs Grain some 0.2 ms with threads, so it is many rows: a batch is cut into blocks, which are read
+    side by side, or a block spans `num_together` batches where reading a row costs next to nothing.
     """
 
     start: int
     batch_size: int
     blocks: tuple[np.ndarray, ...]
+    num_together: int
     num_batches: int
 
     def __len__(self) -> int:
-        return self.num_batches * len(self.blocks)
+        return -(-self.num_batches // self.num_together) * len(self.blocks)
 
     def __getitem__(self, number: int) -> np.ndarray:
-        batch, block = divmod(number, len(self.blocks))
-        return self.blocks[block] + (self.start + batch * self.batch_size)
+        stretch, block = divmod(number, len(self.blocks))
+        first = stretch * self.num_together
+        starts = [self.start + batch * self.batch_size for batch in range(first, first + self.num_together)]
+        return np.concatenate([self.blocks[block] + start for start in starts])
 
 
 class Loader(Iterator[LoadedBatch]):
@@ -102,21 +113,28 @@ class Loader(Iterator[LoadedBatch]):
         rows = np.arange(batch_size) if rows is None else np.asarray(rows, np.int64)
         left = None if repeat else max(0, -(-(num_examples - start) // batch_size))
         self.num_batches = min((n for n in (left, num_batches) if n is not None), default=None)
-        # 8 blocks a batch keep threads and workers busy; fewer than 16 rows are not worth an element.
-        num_blocks = max(1, min(8, len(rows) // 16))
+        self._start, self._batch_size, self._num_rows = start, batch_size, len(rows)
+        self._template = read_template(source, transforms, seed)
+        rows_at_once = _FEW_ROWS
+        if reads_many(source, transforms):
+            row_bytes = max(1, sum(array.nbytes for array in self._template.values()))
+            rows_at_once = max(_FEW_ROWS, min(_MANY_ROWS, _MANY_BYTES // row_bytes))
+        self._num_blocks, self._num_together = _divide(len(rows), rows_at_once)
         positions = _Blocks(
             start=start,
             batch_size=batch_size,
-            blocks=tuple(np.array_split(rows, num_blocks)),
+            blocks=tuple(np.array_split(rows, self._num_blocks)),
+            num_together=self._num_together,
             num_batches=_ENDLESS if self.num_batches is None else self.num_batches,
         )
-        self._num_blocks, self._num_rows = num_blocks, len(rows)
-        self._template = read_template(source, transforms, seed)
         order = Order(num_examples, seed, shuffle)
         reader = Reader(source, tuple(transforms), order, None if repeat else num_examples, self._template)
-        self._batches_read = 0
+        self._batches_read = self._blocks_read = 0
+        self._read: collections.deque[tuple[Arrays, list[BadExample]]] = collections.deque()
         self._closed = False
-        self._iterators = _start_reading(positions, reader, num_workers, prefetch * num_blocks)
+        self._has_workers = num_workers > 0
+        num_ahead = -(-prefetch * self._num_blocks // self._num_together)
+        self._iterators = _start_reading(positions, reader, num_workers, num_ahead)
 
     def zeros(self) -> Arrays:
         """Return a batch of zeros: the keys, shapes and dtypes of every batch of this process."""
@@ -129,14 +147,27 @@ class Loader(Iterator[LoadedBatch]):
         if self._closed or self._batches_read == self.num_batches:
             self.close()
             raise StopIteration
-        first = self._batches_read * self._num_blocks
-        blocks = [self._next_block(first + block) for block in range(self._num_blocks)]
-        bad = list(itertools.chain.from_iterable(bad for _, bad in blocks))
+        if not self._read:
+            self._read.extend(self._read_batches())
+        arrays, bad = self._read.popleft()
         self._judge(bad)
         self._batches_read += 1
-        # A copy also of a single block: what a worker sent is memory shared with it. asarray drops Grain's subclass.
-        arrays = {key: np.concatenate([np.asarray(arrays[key]) for arrays, _ in blocks]) for key in blocks[0][0]}
         return LoadedBatch(arrays, len(bad))
+
+    def _read_batches(self) -> Iterator[tuple[Arrays, list[BadExample]]]:
+        """Give the next batches that are read together, each with its bad examples."""
+        blocks = [self._next_block(self._blocks_read + block) for block in range(self._num_blocks)]
+        self._blocks_read += self._num_blocks
+        arrays = blocks[0][0]
+        if self._num_blocks > 1 or self._has_workers:
+            # A copy also of a single block: what a worker sent is memory shared with it, of a class of Grain's.
+            arrays = {key: np.concatenate([np.asarray(arrays[key]) for arrays, _ in blocks]) for key in arrays}
+        bad = list(itertools.chain.from_iterable(bad for _, bad in blocks))
+        for number in range(self._num_together):
+            rows = slice(number * self._num_rows, (number + 1) * self._num_rows)
+            batch = self._batches_read + number
+            mine = [example for example in bad if (example.position - self._start) // self._batch_size == batch]
+            yield {key: value[rows] for key, value in arrays.items()}, mine
 
     def _next_block(self, number: int) -> tuple[Arrays, list[BadExample]]:
         try:
@@ -180,6 +211,13 @@ class Loader(Iterator[LoadedBatch]):
             deadline = time.monotonic() + _CLOSE_SECS
             for thread in threads:
                 thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _divide(num_rows: int, rows_at_once: int) -> tuple[int, int]:
+    """Give (blocks of a batch, batches of a block), one of which is 1, for a batch of `num_rows`."""
+    if num_rows < rows_at_once and rows_at_once > _FEW_ROWS:
+        return 1, min(_MAX_TOGETHER, rows_at_once // max(1, num_rows))
+    return max(1, min(_MAX_BLOCKS, num_rows // rows_at_once)), 1
 
 
 def _start_reading(positions: _Blocks, reader: Reader, num_workers: int, num_ahead: int) -> list[Any]:

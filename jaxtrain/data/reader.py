@@ -14,6 +14,7 @@ from jaxtrain.errors import DataError, ExampleError
 
 Arrays = dict[str, np.ndarray]
 
+_log = logging.getLogger(__name__)
 _TEMPLATE_TRIES = 16  # examples tried until one shows the shapes
 
 
@@ -49,7 +50,8 @@ def _portable(error: Exception) -> Exception:
 class Reader:
     """Callable: positions -> (arrays of these rows, the bad examples among them).
 
-    Rows of positions from `end` on are padding. Padding and bad rows hold zeros, also in "mask".
+    Rows of positions from `end` on are padding. Padding and bad rows hold zeros, also in "mask". A source that has
+    `read_many(indices: [n] int64) -> new arrays [n, ...]` is asked for all rows at once, if there are no transforms.
     """
 
     source: Any
@@ -58,25 +60,43 @@ class Reader:
     end: int | None
     template: Mapping[str, np.ndarray]
 
-    def __call__(self, positions: Iterable[int]) -> tuple[Arrays, list[BadExample]]:
-        positions = [int(position) for position in positions]
+    def __call__(self, positions: np.ndarray) -> tuple[Arrays, list[BadExample]]:
+        rows = np.arange(len(positions)) if self.end is None else np.flatnonzero(positions < self.end)
+        epochs, indices = self.order(positions[rows])
+        if reads_many(self.source, self.transforms):
+            try:
+                return self._read_many(len(positions), rows, indices), []
+            except Exception as error:  # noqa: BLE001 read one by one below, which tells whose it is
+                _log.debug("reading %d examples at once failed: %s", len(indices), error)
         arrays = empty_batch(self.template, len(positions))
         bad = []
-        for row, position in enumerate(positions):
-            if self.end is not None and position >= self.end:
-                continue
-            epoch, index = self.order(position)
+        for row, epoch, index in zip(rows.tolist(), epochs.tolist(), indices.tolist(), strict=True):
+            position = int(positions[row])
             try:
                 example = read_example(self.source, self.transforms, index, (self.order.seed, position))
                 self._check(example)
+                self._lay(arrays, row, example)
             except Exception as error:  # noqa: BLE001 judged by the loader, in the order of the batches
                 bad.append(BadExample(position, epoch, index, error))
-                continue
-            for key, value in example.items():
-                arrays[key][row] = value
-            if "mask" not in example:
-                arrays["mask"][row] = True
         return arrays, bad
+
+    def _lay(self, arrays: Arrays, rows: int | np.ndarray, values: Mapping[str, np.ndarray]) -> None:
+        for key, value in values.items():
+            arrays[key][rows] = value
+        if "mask" not in values:
+            arrays["mask"][rows] = True
+
+    def _read_many(self, num_rows: int, rows: np.ndarray, indices: np.ndarray) -> Arrays:
+        values = {key: np.asarray(value) for key, value in self.source.read_many(indices).items()}
+        if any(value.shape[:1] != indices.shape for value in values.values()):
+            raise ValueError(f"read_many of {len(indices)} indices returned {_describe(values)}")
+        if len(indices):
+            self._check({key: value[0] for key, value in values.items()})
+        if len(rows) == num_rows:
+            return values if "mask" in values else {**values, "mask": np.ones(num_rows, bool)}
+        arrays = empty_batch(self.template, num_rows)
+        self._lay(arrays, rows, values)
+        return arrays
 
     def _check(self, example: Mapping[str, np.ndarray]) -> None:
         wanted = self.template
@@ -84,6 +104,11 @@ class Reader:
             value.shape != wanted[key].shape or value.dtype != wanted[key].dtype for key, value in example.items()
         ):
             raise ValueError(f"it has {_describe(example)}, but the first of the source has {_describe(wanted)}")
+
+
+def reads_many(source: Any, transforms: Sequence[Any]) -> bool:
+    """Can examples be read many at a time? Transforms take them one by one."""
+    return not transforms and hasattr(source, "read_many")
 
 
 def empty_batch(template: Mapping[str, np.ndarray], num_rows: int) -> Arrays:
@@ -127,7 +152,7 @@ def read_template(source: Any, transforms: Sequence[Any], seed: int) -> Arrays:
         except DataError:
             raise
         except Exception as error:  # noqa: BLE001 counted when its turn comes; here only the shapes matter
-            logging.getLogger(__name__).debug("example %d shows no shapes: %s", index, error)
+            _log.debug("example %d shows no shapes: %s", index, error)
             first = first or BadExample(index, 0, index, error)
     assert first is not None, "the loader refuses empty sources"
     raise ExampleError(

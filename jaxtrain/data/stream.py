@@ -28,12 +28,18 @@ class TokenStream(abc.ABC):
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         if not 0 <= index < len(self):
             raise IndexError(f"example {index} of {len(self)}")
-        start = index * self.seq
-        found = self.read(start, min(start + self.seq + 1, self.num_tokens))
-        example = self.zeros()
-        example["tokens"][: len(found)] = found
-        example["mask"][: len(found) - 1] = True
-        return example
+        return {key: value[0] for key, value in self.read_many(np.array([index])).items()}
+
+    def read_many(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the examples `indices`, [n] int64, stacked."""
+        tokens = np.zeros((len(indices), self.seq + 1), np.int32)
+        mask = np.ones((len(indices), self.seq), bool)
+        for row, index in enumerate(indices.tolist()):
+            start = index * self.seq
+            found = self.read(start, min(start + self.seq + 1, self.num_tokens))
+            tokens[row, : len(found)] = found
+            mask[row, len(found) - 1 :] = False
+        return {"tokens": tokens, "mask": mask}
 
     def zeros(self) -> dict[str, np.ndarray]:
         """Return an example of zeros: the shapes and dtypes of every example."""

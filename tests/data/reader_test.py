@@ -41,7 +41,7 @@ def test_transforms_apply_in_order_and_random_ones_follow_the_seed_alone():
 
 
 def test_rows_from_the_end_on_are_padding():
-    arrays, bad = reader(numbers(3), end=3)(range(1, 5))
+    arrays, bad = reader(numbers(3), end=3)(np.arange(1, 5))
     assert arrays["label"].tolist() == [1, 2, 0, 0]
     assert arrays["mask"].tolist() == [True, True, False, False]
     assert bad == []
@@ -49,7 +49,7 @@ def test_rows_from_the_end_on_are_padding():
 
 def test_a_mask_of_the_examples_own_is_kept_and_zero_on_padding():
     source = [{"mask": np.array([True, False])}, {"mask": np.array([True, True])}]
-    arrays, _ = reader(source, end=2)(range(3))
+    arrays, _ = reader(source, end=2)(np.arange(3))
     assert arrays["mask"].tolist() == [[True, False], [True, True], [False, False]]
 
 
@@ -64,7 +64,7 @@ def test_a_mask_of_the_examples_own_is_kept_and_zero_on_padding():
     ],
 )
 def test_an_example_unlike_the_first_is_bad_and_leaves_zeros(broken, message):
-    arrays, bad = reader([*numbers(2), broken])(range(3))
+    arrays, bad = reader([*numbers(2), broken])(np.arange(3))
     (found,) = bad
     assert (found.position, found.index) == (2, 2)
     with pytest.raises((TypeError, ValueError), match=message):
@@ -94,6 +94,64 @@ def test_a_source_that_states_its_zeros_is_not_read():
             return {"x": np.zeros(2)}
 
     assert read_template(Stated(), (), 0)["x"].shape == (2,)
+
+
+class Together:
+    """Reads many at once, unless one of them is `bad`; `wrong` changes what it returns."""
+
+    def __init__(self, count, bad=-1, wrong=lambda values: values):
+        self.values, self.bad, self.wrong, self.calls = np.arange(count, dtype=np.float32), bad, wrong, 0
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, index):
+        if index == self.bad:
+            raise OSError("cannot read")
+        return {"x": self.values[index]}
+
+    def read_many(self, indices):
+        self.calls += 1
+        if self.bad in indices:
+            raise OSError("cannot read one of them")
+        return self.wrong({"x": self.values[indices]})
+
+
+def test_a_source_that_reads_many_at_once_is_asked_once_and_gives_the_same():
+    source = Together(5)
+    arrays, bad = reader(source, end=5)(np.array([3, 1, 6, 4]))
+    assert source.calls == 1
+    assert bad == []
+    assert arrays["x"].tolist() == [3.0, 1.0, 0.0, 4.0]
+    assert arrays["mask"].tolist() == [True, True, False, True]
+    assert not reader(source, end=5)(np.array([7, 8]))[0]["mask"].any()
+    reader(source, [Negative()])(np.arange(3))
+    assert source.calls == 2, "what must be transformed is read one by one"
+
+
+class Negative:
+    def map(self, example):
+        return {"x": -example["x"]}
+
+
+def test_which_of_many_is_bad_is_found_out_one_by_one():
+    arrays, bad = reader(Together(5, bad=2))(np.arange(5))
+    assert [(example.index, str(example.error)) for example in bad] == [(2, "cannot read")]
+    assert arrays["mask"].tolist() == [True, True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda values: {"x": values["x"][:1]},  # NumPy would repeat it for every row
+        lambda values: {"x": values["x"].astype(np.float64) + 0.5},
+        lambda values: {"y": values["x"]},
+    ],
+)
+def test_many_of_another_shape_than_one_are_not_laid_into_the_batch(wrong):
+    arrays, bad = reader(Together(5, wrong=wrong))(np.arange(5))
+    assert bad == []
+    assert arrays["x"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
 class UnpicklableError(Exception):
