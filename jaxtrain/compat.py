@@ -1,12 +1,13 @@
 """Every name of JAX, Orbax or ml_collections that is not public. Each has a test, so an upgrade fails there."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
-from jax._src.interpreters import pxla
 from ml_collections import config_dict
+
+if TYPE_CHECKING:
+    import jax
 
 # The directory that Orbax writes an unfinished save into is `<step>` plus this.
 ORBAX_TMP_SUFFIX = ".orbax-checkpoint-tmp"
@@ -17,15 +18,20 @@ def items_as_set(group: config_dict.ConfigDict) -> list[tuple[Any, Any]]:
     return list(vars(group)["_fields"].items())
 
 
-def make_put(shape: tuple[int, ...], dtype: Any, sharding: jax.sharding.Sharding) -> Callable[[np.ndarray], jax.Array]:
+def make_put(
+    shape: tuple[int, ...], dtype: Any, sharding: "jax.sharding.Sharding"
+) -> Callable[[np.ndarray], "jax.Array"]:
     """Give what `jax.device_put(array, sharding)` does for arrays like this, in a fifth of its 120 us.
 
     All devices of the sharding are this process's.
     """
+    import jax  # here, because configs are read with the help of this module before JAX may be imported
+    from jax._src.interpreters import pxla
+
     devices, indices = zip(*sharding.devices_indices_map(shape).items(), strict=True)
     aval = jax.core.ShapedArray(shape, dtype)
 
-    def put(array: np.ndarray) -> jax.Array:
+    def put(array: np.ndarray) -> "jax.Array":
         return pxla.batched_device_put(aval, sharding, [array[index] for index in indices], list(devices))
 
     return put
