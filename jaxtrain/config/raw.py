@@ -80,7 +80,7 @@ def _clean(value: Any, key: str, is_secret: bool, depth: int, problems: list[Pro
         return value
     if is_secret and not is_object(value):
         # The words that stand for a number of thousands of digits are no secret.
-        is_short = isinstance(value, numbers.Real) and abs(value) < 2**1000
+        is_short = isinstance(value, int | float) and abs(value) < 2**1000
         return _refuse_secret(str(value) if is_short else "", key, problems)
     if isinstance(value, numbers.Real):
         try:
