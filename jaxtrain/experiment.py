@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxtrain import sharding
+from jaxtrain import partitioning, sharding
 from jaxtrain.build import build
 from jaxtrain.checkpoint import Checkpoints
 from jaxtrain.compiling import compile_ahead, compiler_options
@@ -33,6 +33,7 @@ class Experiment:
 
     num_steps: the last step; None when the duration is a time.
     place: puts a batch onto the devices.   abstract_batch, abstract_state: shapes, dtypes and shardings.
+    sharded_by: path of a parameter -> who said how it is sharded; "" for automatic FSDP.
     """
 
     config: Config
@@ -46,6 +47,7 @@ class Experiment:
     place: sharding.BatchPlacer
     abstract_batch: Mapping[str, Any]
     abstract_state: TrainState
+    sharded_by: Mapping[str, str]
     evaluations: Sequence[Evaluation]
     log_every: Every
     checkpoint_every: Every
@@ -162,7 +164,7 @@ def assemble(config: Config, *, devices: Sequence[Any] | None = None, autotune_d
     sizes = (config.batch_size, len(source), tokens_per_example)
     num_steps = _steps("duration", config.duration, *sizes)
     optimizer = make_optimizer(config, num_steps, _steps("schedule.warmup", config.schedule.warmup, *sizes) or 0)
-    abstract_state = _abstract_state(config, mesh, task, optimizer, abstract_batch)
+    abstract_state, sharded_by = _abstract_state(config, mesh, task, optimizer, abstract_batch)
     experiment = Experiment(
         config=config,
         mesh=mesh,
@@ -175,6 +177,7 @@ def assemble(config: Config, *, devices: Sequence[Any] | None = None, autotune_d
         place=place,
         abstract_batch=abstract_batch,
         abstract_state=abstract_state,
+        sharded_by=sharded_by,
         evaluations=(),
         log_every=_every("log.every", config.log.every, *sizes),
         checkpoint_every=_every("checkpoint.every", config.checkpoint.every, *sizes),
@@ -228,13 +231,19 @@ def _steps(key: str, text: str, batch_size: int, num_examples: int, tokens_per_e
 
 def _abstract_state(
     config: Config, mesh: jax.sharding.Mesh, task: Any, optimizer: Optimizer, abstract_batch: Mapping[str, Any]
-) -> TrainState:
-    """Trace the making of the state, which traces the loss: a wrong key or shape fails here, in a second."""
+) -> tuple[TrainState, dict[str, str]]:
+    """Trace the making of the state, which traces the loss: a wrong key or shape fails here, in a second.
+
+    Also gives who said how each parameter is sharded.
+    """
     init = make_init(task, optimizer.transformation, params_dtype=jnp.dtype(config.precision.params))
     microbatch = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in abstract_batch.items()}
     abstract = _trace("task.type", config.task.type, microbatch, init, jax.random.key(config.seed), abstract_batch)
-    shardings = sharding.state_shardings(mesh, abstract, optimizer.transformation, config.sharding.min_size)
-    return sharding.with_shardings(abstract, shardings)
+    boxed, _ = jax.eval_shape(task.init, jax.random.key(config.seed), microbatch)
+    named = partitioning.annotations(boxed)
+    shardings = partitioning.state_shardings(mesh, abstract, optimizer.transformation, config.sharding, named)
+    placed = partitioning.place_params(mesh, abstract.params, config.sharding, named)
+    return sharding.with_shardings(abstract, shardings), {path: by for path, (_, by) in placed.items()}
 
 
 def _trace(key: str, value: Any, batch: Mapping[str, Any], function: Any, *arguments: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Where arrays live: the device mesh, the sharding of the train state, and the placing of batches.
+"""Where arrays live: the device mesh, the placing of batches, and the table of a sharded state.
 
-Axes are of the mesh, dims are of an array. Batches are split over `data` and `fsdp` together; parameters and what
-belongs to them are split over `fsdp` and repeated over `data`.
+Axes are of the mesh, dims are of an array. Batches are split over `data` and `fsdp` together; how the train state is
+split is decided in partitioning.py.
 """
 
 import itertools
@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxtrain import compat
@@ -78,49 +77,6 @@ def make_mesh(config: schema.Mesh, devices: Sequence[Any] | None = None) -> Mesh
 def replicated(mesh: Mesh) -> NamedSharding:
     """Repeat on every device."""
     return NamedSharding(mesh, PartitionSpec())
-
-
-def largest_dim(mesh: Mesh, shape: Sequence[int], min_size: int) -> NamedSharding:
-    """Automatic FSDP: split the largest dim that `fsdp` divides, the first of equals.
-
-    Arrays of fewer than `min_size` elements, and those without such a dim, stay whole.
-    """
-    shards = mesh.shape["fsdp"]
-    fitting = [dim for dim, size in enumerate(shape) if size % shards == 0 and size > 0]
-    if shards == 1 or not fitting or math.prod(shape) < min_size:
-        return replicated(mesh)
-    dim = max(fitting, key=lambda dim: shape[dim])
-    return NamedSharding(mesh, PartitionSpec(*[None] * dim, "fsdp"))
-
-
-def state_shardings(mesh: Mesh, abstract_state: Any, optimizer: optax.GradientTransformation, min_size: int) -> Any:
-    """Give the sharding of every leaf of a train state.
-
-    Parameters: `largest_dim`. Optimizer state: like the parameter it belongs to; where it has a shape of its own (the
-    factored moments of adafactor), `largest_dim` of that shape. Everything else is repeated on every device.
-    """
-    everywhere = replicated(mesh)
-    params = jax.tree.map(lambda leaf: largest_dim(mesh, leaf.shape, min_size), abstract_state.params)
-
-    shapes = {path: leaf.shape for path, leaf in jax.tree.leaves_with_path(abstract_state.params)}
-    by_path = dict(jax.tree.leaves_with_path(params))
-
-    def like_param(path: tuple, leaf: Any) -> NamedSharding:
-        owner = next((path[:n] for n in range(len(path) + 1) if path[:n] in by_path), None)
-        if owner is not None and leaf.shape == shapes[owner]:
-            return by_path[owner]
-        return largest_dim(mesh, leaf.shape, min_size)
-
-    opt_state = optax.tree_map_params(
-        optimizer,
-        # Whole trees, matched by path: some lack parameters (masks, muon) or hold several arrays for one (sm3).
-        lambda tree: jax.tree.map_with_path(like_param, tree),
-        abstract_state.opt_state,
-        transform_non_params=lambda leaf: everywhere,
-        is_leaf=lambda _: True,
-    )
-    rest = jax.tree.map(lambda leaf: everywhere, abstract_state)
-    return rest.__class__(**{**vars(rest), "params": params, "opt_state": opt_state})
 
 
 def with_shardings(abstract: PyTree, shardings: PyTree) -> PyTree:
@@ -216,13 +172,19 @@ def table(tree: PyTree) -> list[tuple[str, tuple[int, ...], str, str, int]]:
     return rows
 
 
-def describe(state: Any) -> str:
-    """Print the table of a train state's parameters, and what the whole state takes on each device."""
-    rows = [("parameter", "shape", "dtype", "sharding", "bytes per device")]
-    rows += [
-        (path, str(list(shape)), dtype, axes, f"{size:,}") for path, shape, dtype, axes, size in table(state.params)
+def describe(state: Any, said_by: Mapping[str, str] | None = None) -> str:
+    """Print the table of a train state's parameters, and what the whole state takes on each device.
+
+    said_by: path -> who said how it is split, where that is not automatic.
+    """
+    rows = [
+        ("parameter", "shape", "dtype", "sharding", "bytes per device", "by" if any((said_by or {}).values()) else "")
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    rows += [
+        (path, str(list(shape)), dtype, axes, f"{size:,}", (said_by or {}).get(path, ""))
+        for path, shape, dtype, axes, size in table(state.params)
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(6)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     params, opt_state = (sum(row[-1] for row in table(part)) for part in (state.params, state.opt_state))

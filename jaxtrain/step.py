@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from flax import linen as nn
 
 from jaxtrain import accumulation
 from jaxtrain.accumulation import Microbatch, Verdict, select
@@ -82,7 +83,7 @@ def make_init(
     def init(key: Array, batch: Batch) -> TrainState:
         microbatch = jax.tree.map(lambda x: x[0], batch)
         params, model_state = task.init(jax.random.fold_in(key, 0), microbatch)
-        params = cast(params, params_dtype)
+        params = cast(nn.unbox(params), params_dtype)  # without the annotations that partitioning.py reads
         output = zeros_like(jax.eval_shape(lambda: task.loss(params, model_state, microbatch, key, True)))
         metrics = _step_metrics(output.loss, output.metrics, jnp.zeros(()), jnp.zeros(()))
 

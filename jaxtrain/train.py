@@ -138,7 +138,7 @@ class Loop:
             self.evaluator.check(evaluation, state.params, state.model_state)
         timeline.mark("compiling")
 
-        _logger.info("%s", sharding.describe(state))
+        _logger.info("%s", sharding.describe(state, experiment.sharded_by))
         self.reporter = Reporter(
             here.workdir.metrics_path,
             self.open_writers(),

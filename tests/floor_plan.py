@@ -16,7 +16,18 @@ PACKAGE = "jaxtrain"
 # A module imports only from its own floor and those below it.
 FLOORS = (
     {"typing", "duration", "pace", "timeline", "errors", "redact", "files", "compat", "metrics", "config"},
-    {"models", "data", "flops", "sharding", "compiling", "distributed", "checkpoint", "workdir", "writers"},
+    {
+        "models",
+        "data",
+        "flops",
+        "sharding",
+        "partitioning",
+        "compiling",
+        "distributed",
+        "checkpoint",
+        "workdir",
+        "writers",
+    },
     {"tasks", "build", "check", "optimizers"},
     {"step", "accumulation"},
     {"evaluate", "generate", "export", "reporting", "nonfinite", "experiment", "resume", "session"}

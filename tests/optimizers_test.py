@@ -10,12 +10,13 @@ import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxtrain.config import Config, Mesh
+from jaxtrain.config import Config, Mesh, Sharding
 from jaxtrain.config.schema import Optimizer, Schedule
 from jaxtrain.errors import ConfigError
 from jaxtrain.metrics import Mean
 from jaxtrain.optimizers import cosine, linear, make_optimizer, with_warmup
-from jaxtrain.sharding import BATCH_AXES, make_mesh, state_shardings
+from jaxtrain.partitioning import state_shardings
+from jaxtrain.sharding import BATCH_AXES, make_mesh
 from jaxtrain.step import make_init, make_train_step
 from jaxtrain.tasks import Output
 
@@ -72,7 +73,7 @@ def initial_states():
 def shardings(name, fsdp):
     mesh = make_mesh(Mesh(data=1, fsdp=fsdp), jax.devices()[:fsdp])
     abstract = jax.eval_shape(lambda state: state, initial_states()[name])
-    return mesh, state_shardings(mesh, abstract, transformation(name), min_size=0)
+    return mesh, state_shardings(mesh, abstract, transformation(name), Sharding(min_size=0))
 
 
 @functools.cache

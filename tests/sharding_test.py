@@ -1,23 +1,22 @@
 """Where arrays live changes their place and never a number."""
 
-import dataclasses
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import AxisType
 
 from jaxtrain import sharding
 from jaxtrain.compiling import compile_ahead
-from jaxtrain.config import Mesh
+from jaxtrain.config import Mesh, Sharding
 from jaxtrain.errors import ConfigError
 from jaxtrain.models.transformer import Transformer
-from jaxtrain.sharding import BatchPlacer, largest_dim, make_mesh, mesh_shape, state_shardings, table, with_shardings
+from jaxtrain.partitioning import state_shardings
+from jaxtrain.sharding import BatchPlacer, make_mesh, mesh_shape, table, with_shardings
 from jaxtrain.step import make_init, make_train_step
 from jaxtrain.tasks.language_modeling import LanguageModeling
 
@@ -72,24 +71,6 @@ def test_a_mesh_uses_every_device_and_leaves_shardings_to_the_compiler():
     assert set(mesh.devices.flat) == set(jax.devices())
 
 
-@pytest.mark.parametrize(
-    ("shape", "spec"),
-    [
-        ((8, 16), PartitionSpec(None, "fsdp")),
-        ((16, 16), PartitionSpec("fsdp")),
-        ((8, 17), PartitionSpec("fsdp")),
-        ((3, 24, 8), PartitionSpec(None, "fsdp")),
-        ((7, 9), PartitionSpec()),
-        ((), PartitionSpec()),
-        ((0, 8), PartitionSpec()),
-        ((8,), PartitionSpec()),  # fewer than min_size elements
-    ],
-)
-def test_the_largest_dim_that_divides_is_split(shape, spec):
-    assert largest_dim(mesh_of("fsdp=8"), shape, min_size=16).spec == spec
-    assert largest_dim(mesh_of("data=8"), shape, min_size=16).spec == PartitionSpec()
-
-
 @pytest.mark.parametrize("k", [None, 1, 2])
 @pytest.mark.parametrize("name", MESHES)
 def test_a_placed_batch_holds_its_rows_in_order_on_any_mesh(name, k):
@@ -133,7 +114,7 @@ def compiled(name):
     """The train step on a mesh, and the state's shapes and shardings there."""
     mesh = mesh_of(name)
     abstract = jax.eval_shape(lambda state: state, initial_state())
-    abstract = with_shardings(abstract, state_shardings(mesh, abstract, OPTIMIZER, min_size=0))
+    abstract = with_shardings(abstract, state_shardings(mesh, abstract, OPTIMIZER, Sharding(min_size=0)))
     example = {n: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for n, x in batches()[0].items()}
     program = compile_ahead(
         make_train_step(TASK, OPTIMIZER),
@@ -191,27 +172,3 @@ def as_raw(leaf):
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jax.ShapeDtypeStruct((*leaf.shape, 2), jnp.uint32, sharding=leaf.sharding)
     return leaf
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class State:
-    params: Any
-    opt_state: Any
-
-
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        pytest.param(optax.masked(optax.trace(0.9), {"layer": True, "bias": False}), id="without some parameters"),
-        pytest.param(optax.sm3(0.1), id="several arrays for one parameter"),
-        pytest.param(optax.inject_hyperparams(optax.adam)(0.1), id="with injected rates"),
-    ],
-)
-def test_optimizer_state_of_any_structure_is_split_where_it_can_be(optimizer):
-    params = {"layer": {"kernel": jnp.zeros((8, 32))}, "bias": jnp.zeros(16)}
-    abstract = jax.eval_shape(lambda: State(params=params, opt_state=optimizer.init(params)))
-    shardings = state_shardings(mesh_of("fsdp=8"), abstract, optimizer, min_size=0)
-    assert jax.tree.structure(shardings.opt_state) == jax.tree.structure(abstract.opt_state)
-    for leaf, placed in zip(jax.tree.leaves(abstract.opt_state), jax.tree.leaves(shardings.opt_state), strict=True):
-        assert ("fsdp" in placed.spec) == any(size % 8 == 0 for size in leaf.shape)

@@ -20,6 +20,7 @@ from jaxtrain.config.schema import (
     Preemption,
     Schedule,
     Sharding,
+    ShardingRule,
     Spec,
 )
 
@@ -40,6 +41,7 @@ __all__ = [
     "Preemption",
     "Schedule",
     "Sharding",
+    "ShardingRule",
     "Spec",
     "Text",
     "config_hash",

@@ -39,7 +39,13 @@ RULES: Mapping[str, Severity] = {
     "preemption": "free",
 }
 _ABSENT = "(absent)"
-_NAMED = ("evals", "callbacks", "data.transforms")  # empty ones say nothing: what they gained or lost is told itself
+_NAMED = (
+    "evals",
+    "callbacks",
+    "data.transforms",
+    "sharding.rules",
+    "sharding.logical_axes",
+)  # empty ones say nothing: what they gained or lost is told itself
 
 
 @dataclasses.dataclass(frozen=True)

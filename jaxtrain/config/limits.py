@@ -119,3 +119,15 @@ def words(allowed: str, pattern: str, *, reserved: Sequence[str] = ()) -> Limit:
         return next((name for name in (kept, f"{kept}_set") if accepts(name)), None)
 
     return Limit(f"must be {allowed}" + "".join(f', not "{word}"' for word in reserved), accepts, nearest)
+
+
+def regex() -> Limit:
+    """A regular expression that is not empty."""
+
+    def accepts(value: str) -> bool:
+        try:
+            return bool(re.compile(value)) and value != ""
+        except re.error:
+            return False
+
+    return Limit("must be a regular expression, and not empty", accepts, lambda value: re.escape(value) or None)

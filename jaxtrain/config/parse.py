@@ -123,7 +123,7 @@ class _Reader:
                 read[name] = self.value(annotation, values.get(name, absent), f"{prefix}{name}", default)
         return cls(**read)
 
-    def named(self, cls: type, values: Any, key: str, limits: tuple[Limit, ...]) -> dict[str, Any]:
+    def named(self, kind: Any, values: Any, key: str, limits: tuple[Limit, ...]) -> dict[str, Any]:
         if not isinstance(values, Mapping):
             allowed = f"is a group of named entries; set their keys, as in --config.{key}.NAME.KEY=VALUE"
             self.problems.append(Problem(key, raw.shown(values), allowed))
@@ -132,7 +132,7 @@ class _Reader:
         for name, value in values.items():
             wrong = next((limit for limit in limits if not limit.accepts(name)), None)
             if wrong is None:
-                read[name] = self.group(cls, value, f"{key}.{name}")
+                read[name] = self.value(kind, value, f"{key}.{name}", None)
             else:
                 right = wrong.nearest(name)
                 fix = f"Name it {right}, as in --config.{key}.{right}." if right else ""

@@ -43,18 +43,27 @@ def default_config() -> config_dict.ConfigDict:
     """The defaults, to be changed by a config file.
 
     Locked, so that a misspelt key fails on its line; open where names and options are the user's: `evals`,
-    `callbacks`, and every group with a `type`.
+    `callbacks`, `sharding.rules` and the like, and every group with a `type`.
     """
     config = config_dict.ConfigDict(to_dict(Config()))
     config.lock()
-    for key, group in to_dict(Config()).items():
-        if isinstance(group, dict) and ("type" in group or not group):
-            config[key].unlock()
-            if "type" in group:  # an object may stand where its import path would
-                text = config[key].type
-                del config[key].type
-                config[key].type = config_dict.FieldReference(text, field_type=object)
+    _open(config, to_dict(Config()))
     return config
+
+
+def _open(config: config_dict.ConfigDict, defaults: Mapping[str, Any]) -> None:
+    """Unlock the groups of named entries, which are empty, and those with a `type`."""
+    for key, group in defaults.items():
+        if not isinstance(group, dict):
+            continue
+        if "type" in group or not group:
+            config[key].unlock()
+        else:
+            _open(config[key], group)
+        if "type" in group:  # an object may stand where its import path would
+            text = config[key].type
+            del config[key].type
+            config[key].type = config_dict.FieldReference(text, field_type=object)
 
 
 def is_group(value: Any) -> bool:

@@ -138,11 +138,29 @@ class Mesh:
 
 
 @dataclasses.dataclass(frozen=True)
+class ShardingRule:
+    """How the parameters of some paths are shared out."""
+
+    # A regular expression, searched for in paths like "block/attention/query/kernel".
+    match: Annotated[str, limits.regex()] = ""
+    # Mesh axes of each dim, as "-, fsdp" or "data+fsdp"; "-" leaves a dim whole, "" all of them.
+    spec: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Sharding:
     """Which arrays are shared out."""
 
+    # For each parameter the first that matches decides; where none does, the model's annotations, then automatic FSDP.
+    rules: Annotated[Mapping[str, ShardingRule], Name] = dataclasses.field(default_factory=dict)
+    # Mesh axes that the names in a model's annotations stand for, as {"embed": "fsdp"} or {"mlp": "data+fsdp"}.
+    logical_axes: Annotated[Mapping[str, str], Name] = dataclasses.field(default_factory=dict)
     # Elements below which an array is kept whole on each device.
     min_size: CountOrZero = 65536
+    # Share optimizer state out over `data` too, although the parameters are not.
+    zero1: bool = False
+    # Elements of parameters that automatic FSDP may leave whole on each device, in all.
+    max_unsharded: CountOrZero = 16_777_216
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import pickle
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np

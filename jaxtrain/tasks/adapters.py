@@ -11,6 +11,7 @@ Such a pair is used as it is. A Flax `linen` or `nnx` module, unchanged, is turn
   types) becomes `model_state`; both are nested dicts with string keys;
 * if its method takes an argument named `train` or `deterministic`, it is told so; nnx modules are also put into
   `train()` or `eval()` mode;
+* how its parameters are annotated to be sharded stays with them, in Flax's boxes, until the state is made;
 * its random streams start anew in every call: "dropout" from `key`, the i-th other stream from `fold_in(key, 1 + i)`;
 * floating-point inputs are converted to 16 bits when all the parameters arrive in that precision.
 """
@@ -66,8 +67,8 @@ def _makes_nnx_module(model: Any) -> bool:
 def _from_linen(module: nn.Module) -> Model:
     def init(key: Array, inputs: Array) -> tuple[Params, ModelState]:
         rngs = {"params": key, "dropout": jax.random.fold_in(key, 1)}
-        variables = nn.unbox(dict(module.init(rngs, inputs, **_mode(module.__call__, False))))
-        return variables.pop("params", {}), variables
+        variables = dict(module.init(rngs, inputs, **_mode(module.__call__, False)))
+        return variables.pop("params", {}), nn.unbox(variables)
 
     def apply(
         params: Params, model_state: ModelState, inputs: Array, key: Array | None, train: bool, method: str = "__call__"
@@ -114,18 +115,23 @@ def _rngs(key: Array) -> nnx.Rngs:
     return nnx.Rngs(params=key, dropout=jax.random.fold_in(key, 1), default=jax.random.fold_in(key, 2))
 
 
+def _make(factory: Callable[..., nnx.Module], key: Array) -> nnx.Module:
+    with nnx.use_eager_sharding(False):  # else annotated variables want a mesh while they are made
+        return factory(rngs=_rngs(key))
+
+
 @functools.lru_cache(maxsize=32)
 def _from_nnx(factory: Callable[..., nnx.Module]) -> Model:
     @functools.cache
     def skeleton(train: bool) -> tuple[Any, _Kinds]:
         """The module's graph in one of its modes, and the shapes of its state."""
-        module = nnx.eval_shape(lambda: factory(rngs=_rngs(jax.random.key(0))))
+        module = nnx.eval_shape(lambda: _make(factory, jax.random.key(0)))
         module.train() if train else module.eval()
         return _kinds(module)
 
     def init(key: Array, inputs: Array) -> tuple[Params, ModelState]:
-        _, state = _kinds(factory(rngs=_rngs(key)))
-        return _to_dict(state.params), _to_dict(state.rest)
+        _, state = _kinds(_make(factory, key))
+        return _to_dict(state.params, _boxed), _to_dict(state.rest)
 
     def apply(
         params: Params, model_state: ModelState, inputs: Array, key: Array | None, train: bool, method: str = "__call__"
@@ -174,12 +180,20 @@ def _is_variable(node: Any) -> bool:
     return isinstance(node, nnx.Variable)
 
 
-def _to_dict(state: PyTree) -> dict:
+def _boxed(variable: nnx.Variable) -> Any:
+    """The value, in the box that linen uses, if the variable says how it is sharded."""
+    names, value = variable.get_metadata("out_sharding", None), variable.get_value()
+    if not names:
+        return value
+    return nn.LogicallyPartitioned(value, tuple(names), rules=variable.get_metadata("sharding_rules", None))
+
+
+def _to_dict(state: PyTree, read: Callable[[nnx.Variable], Any] = lambda variable: variable.get_value()) -> dict:
     nested: dict = {}
     for path, variable in nnx.to_flat_state(state):
         *parents, name = [str(part) for part in path]
         place = functools.reduce(lambda level, part: level.setdefault(part, {}), parents, nested)
-        place[name] = variable.get_value()
+        place[name] = read(variable)
     return nested
 
 

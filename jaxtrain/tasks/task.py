@@ -32,7 +32,10 @@ class Task(Protocol):
     """
 
     def init(self, key: Array, batch: Batch) -> tuple[Params, ModelState]:
-        """Make the float32 parameters and the model state for batches of these shapes."""
+        """Make the float32 parameters and the model state for batches of these shapes.
+
+        Parameters may be in Flax's boxes (`nn.Partitioned`), which say how they are sharded; `loss` gets them without.
+        """
         ...
 
     def loss(self, params: Params, model_state: ModelState, batch: Batch, key: Array, train: bool) -> Output:
