@@ -107,8 +107,16 @@ class Reader:
 
 
 def reads_many(source: Any, transforms: Sequence[Any]) -> bool:
-    """Can examples be read many at a time? Transforms take them one by one."""
-    return not transforms and hasattr(source, "read_many")
+    """Can examples be read many at a time? Transforms take them one by one, as does a class that only redefines that.
+
+    A subclass with a `__getitem__` of its own inherits a `read_many` that knows nothing of it.
+    """
+    for cls in type(source).__mro__:
+        if "read_many" in vars(cls):
+            return not transforms
+        if "__getitem__" in vars(cls):
+            break
+    return False
 
 
 def empty_batch(template: Mapping[str, np.ndarray], num_rows: int) -> Arrays:

@@ -129,6 +129,18 @@ def test_a_source_that_reads_many_at_once_is_asked_once_and_gives_the_same():
     assert source.calls == 2, "what must be transformed is read one by one"
 
 
+class Doubled(Together):
+    def __getitem__(self, index):
+        return {"x": 2 * self.values[index]}
+
+
+def test_a_subclass_that_reads_one_example_differently_is_not_asked_for_many():
+    source = Doubled(3)
+    arrays, _ = reader(source)(np.arange(3))
+    assert arrays["x"].tolist() == [0.0, 2.0, 4.0]
+    assert source.calls == 0
+
+
 class Negative:
     def map(self, example):
         return {"x": -example["x"]}

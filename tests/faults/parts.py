@@ -1,6 +1,7 @@
 """What the runs of these tests are made of, beside the product: each part can go wrong on demand."""
 
 import dataclasses
+import itertools
 import os
 import signal
 import time
@@ -40,7 +41,8 @@ class Rows(Arrays):
 
     bad: rows that cannot be decoded.   nan: rows of NaN.   token, url, account: what a source that logs in would take.
     leaks: raise, in the middle of training, an error that tells all of these.
-    The file `block-<split>` holds every reading of that split for as long as it exists; `blocked` tells of it.
+    The file `block-<split>` holds every reading of that split for as long as it exists, or those after as many as it
+    says; `blocked` tells of it.
     """
 
     def __init__(
@@ -56,11 +58,13 @@ class Rows(Arrays):
     ):
         super().__init__(path, split=split)
         self._split, self._bad, self._nan = split, bad, nan
+        self._readings = itertools.count(1)
         signature = url.rpartition("=")[2]
         self._account, self._leaks = f"token {token} at {url} of {account}, signed {signature}", leaks
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        while os.path.exists(f"block-{self._split}"):
+        reading, block = next(self._readings), Path(f"block-{self._split}")
+        while block.exists() and reading > int(_content(block.name) or 0):
             Path("blocked").write_text(self._split)
             time.sleep(0.005)
         if self._leaks and index == 5:
