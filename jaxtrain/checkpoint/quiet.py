@@ -15,6 +15,8 @@ def silence_second_accounts() -> None:
     logging.getLogger("absl").addFilter(is_not_orbax_error)
     if not isinstance(sys.excepthook, _Hook):
         sys.excepthook = _Hook(sys.excepthook)
+    if not isinstance(sys.unraisablehook, _UnraisableHook):
+        sys.unraisablehook = _UnraisableHook(sys.unraisablehook)
 
 
 def is_not_orbax_error(record: logging.LogRecord) -> bool:
@@ -32,5 +34,20 @@ class _Hook:
         self._previous = previous
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+        if not _outlived_its_save(error):
             self._previous(kind, error, trace)
+
+
+class _UnraisableHook:
+    """The same for `sys.unraisablehook`, which gets what such a thread meets where it has no way to raise at all."""
+
+    def __init__(self, previous: Any):
+        self._previous = previous
+
+    def __call__(self, unraisable: Any) -> None:
+        if not _outlived_its_save(unraisable.exc_value):
+            self._previous(unraisable)
+
+
+def _outlived_its_save(error: BaseException | None) -> bool:
+    return isinstance(error, RuntimeError) and str(error) == "Event loop is closed"

@@ -1,5 +1,6 @@
 import logging
 import sys
+import types
 
 import pytest
 
@@ -20,6 +21,16 @@ def test_only_the_writes_that_lost_their_event_loop_are_silent(hooked):
     for error in (RuntimeError("Event loop is closed"), *other):
         sys.excepthook(type(error), error, None)
     assert hooked == other
+
+
+def test_a_thread_that_cannot_even_raise_is_silent_about_the_same_and_nothing_else(monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_value))
+    quiet.silence_second_accounts()
+    other = [RuntimeError("something else"), None]
+    for error in (RuntimeError("Event loop is closed"), *other):
+        sys.unraisablehook(types.SimpleNamespace(exc_value=error))
+    assert told == other
 
 
 def test_silencing_twice_is_silencing_once(hooked):
