@@ -1,10 +1,10 @@
-"""What the loop of `train` costs over the shortest loops that call the same compiled step.
+"""What the loop of `train` costs over short loops that call the same compiled step.
 
     python scripts/bench/overhead.py [--blocks=60] [--steps=200] [--out=docs/results/overhead.json]
 
 Three loops take turns in blocks of steps, so that drift of the machine hits all: `Loop.make_steps` as `train` runs it
-(data pipeline, log points, `metrics.jsonl`, TensorBoard, console, a line every block); the shortest loop that trains on
-the same examples,
+(data pipeline, log points, `metrics.jsonl`, TensorBoard, console, a line every block); a loop that places the same
+examples with `jax.device_put`,
 
     for rows in batches:
         state, metrics = step(state, jax.device_put({name: array[rows] for name, array in arrays.items()}, sharding))
@@ -164,7 +164,7 @@ def measure(model: Any, batch_size: int, num_blocks: int, num_steps: int) -> dic
 
 
 class RawLoop:
-    """The shortest loops over the same compiled step."""
+    """Short loops over the same compiled step."""
 
     def __init__(self, step: Any, experiment: Any):
         self.step = step
