@@ -21,17 +21,18 @@ def items_as_set(group: config_dict.ConfigDict) -> list[tuple[Any, Any]]:
 def make_put(
     shape: tuple[int, ...], dtype: Any, sharding: "jax.sharding.Sharding"
 ) -> Callable[[np.ndarray], "jax.Array"]:
-    """Give what `jax.device_put(array, sharding)` does for arrays like this, in a fifth of its 120 us.
+    """Give what `jax.device_put(array, sharding)` does for arrays like this, in a tenth of its 120 us.
 
     All devices of the sharding are this process's.
     """
     import jax  # here, because configs are read with the help of this module before JAX may be imported
-    from jax._src.interpreters import pxla
+    from jax._src.lib import xla_client
 
-    devices, indices = zip(*sharding.devices_indices_map(shape).items(), strict=True)
+    indices = sharding.devices_indices_map(shape)
+    devices, slices = list(indices), list(indices.values())
     aval = jax.core.ShapedArray(shape, dtype)
 
     def put(array: np.ndarray) -> "jax.Array":
-        return pxla.batched_device_put(aval, sharding, [array[index] for index in indices], list(devices))
+        return xla_client.batched_device_put(aval, sharding, [array[index] for index in slices], devices)
 
     return put

@@ -4,6 +4,7 @@ Axes are of the mesh, dims are of an array. Batches are split over `data` and `f
 split is decided in partitioning.py.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -119,23 +120,33 @@ class BatchPlacer:
         """Place arrays [local_batch, ...], the rows `self.rows` in that order."""
         return {
             # Nearly every mask is all True: one array on the devices serves them all.
-            name: self._all_true(name, rows.shape) if rows.dtype == bool and rows.all() else self._place(name, rows)
+            name: self._all_true(name, rows) if _is_all_true(rows) else self._put(name, rows)
             for name, rows in local_batch.items()
         }
 
-    def _all_true(self, name: str, shape: tuple[int, ...]) -> jax.Array:
+    def _all_true(self, name: str, rows: np.ndarray) -> jax.Array:
         if name not in self._all_true_arrays:
-            self._all_true_arrays[name] = self._place(name, np.ones(shape, bool))
+            self._all_true_arrays[name] = self._put(name, np.ones_like(rows))
         return self._all_true_arrays[name]
 
-    def _place(self, name: str, rows: np.ndarray) -> jax.Array:
-        lead = self._lead_shape()
-        local = _narrow(name, rows).reshape(*lead[:-1], -1, *rows.shape[1:])
-        if not self._is_whole:
-            return jax.make_array_from_process_local_data(self.sharding, local, (*lead, *rows.shape[1:]))
+    def _put(self, name: str, rows: np.ndarray) -> jax.Array:
         if name not in self._puts:
-            self._puts[name] = compat.make_put(local.shape, local.dtype, self.sharding)
-        return self._puts[name](local)
+            self._puts[name] = self._make_put(name, rows)
+        return self._puts[name](rows)
+
+    def _make_put(self, name: str, rows: np.ndarray) -> Callable[[np.ndarray], jax.Array]:
+        """Give what places arrays like this one."""
+        dtype = jax.dtypes.canonicalize_dtype(rows.dtype)
+        shape = (*self._lead_shape(), *rows.shape[1:])
+        if self._is_whole:
+            local_shape = shape
+            put = compat.make_put(shape, dtype, self.sharding)
+        else:
+            local_shape = (*self._lead_shape()[:-1], -1, *rows.shape[1:])
+            put = functools.partial(jax.make_array_from_process_local_data, self.sharding, global_shape=shape)
+        if dtype == rows.dtype:
+            return lambda rows: put(rows.reshape(local_shape))
+        return lambda rows: put(_narrow(name, rows, dtype).reshape(local_shape))
 
     def abstract(self, example: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and dtypes of a placed batch of examples like this one."""
@@ -145,11 +156,13 @@ class BatchPlacer:
         }
 
 
-def _narrow(name: str, rows: np.ndarray) -> np.ndarray:
+def _is_all_true(rows: np.ndarray) -> bool:
+    # rows.all() takes 40 us here.
+    return rows.dtype == bool and np.count_nonzero(rows) == rows.size
+
+
+def _narrow(name: str, rows: np.ndarray, dtype: Any) -> np.ndarray:
     """Convert 64-bit numbers to what the device holds. Raises DataError if a whole number does not fit."""
-    dtype = jax.dtypes.canonicalize_dtype(rows.dtype)
-    if dtype == rows.dtype:
-        return rows
     if np.issubdtype(dtype, np.integer) and rows.size:
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
         if rows.min() < low or rows.max() > high:

@@ -23,7 +23,7 @@ _MAX_THREADS = 16
 _MAX_BLOCKS = 8  # of a batch: what keeps threads and workers busy
 _FEW_ROWS = 16  # fewer are not worth an element of Grain's
 # What is read at once where a source reads many rows together.
-_MANY_ROWS = 1024
+_MANY_ROWS = 4096
 _MANY_BYTES = 2**22
 _MAX_TOGETHER = 64  # batches
 _CLOSE_SECS = 5.0
@@ -162,12 +162,12 @@ class Loader(Iterator[LoadedBatch]):
         if self._num_blocks > 1 or self._has_workers:
             # A copy also of a single block: what a worker sent is memory shared with it, of a class of Grain's.
             arrays = {key: np.concatenate([np.asarray(arrays[key]) for arrays, _ in blocks]) for key in arrays}
-        bad = list(itertools.chain.from_iterable(bad for _, bad in blocks))
+        bad: dict[int, list[BadExample]] = collections.defaultdict(list)
+        for example in itertools.chain.from_iterable(bad for _, bad in blocks):
+            bad[(example.position - self._start) // self._batch_size - self._batches_read].append(example)
         for number in range(self._num_together):
             rows = slice(number * self._num_rows, (number + 1) * self._num_rows)
-            batch = self._batches_read + number
-            mine = [example for example in bad if (example.position - self._start) // self._batch_size == batch]
-            yield {key: value[rows] for key, value in arrays.items()}, mine
+            yield {key: value[rows] for key, value in arrays.items()}, bad.get(number, [])
 
     def _next_block(self, number: int) -> tuple[Arrays, list[BadExample]]:
         try:
