@@ -11,7 +11,7 @@ class Pace:
 
     num_steps: the last step, None when only time ends the run.   max_secs: its time, None when only steps do.
     step, secs, previous_secs: where the run begins this time, and the seconds when it made the step before; seconds of
-    earlier launches count. All are for reading.
+    earlier launches count. is_over: this was the last step. All are for reading.
     """
 
     def __init__(
@@ -31,16 +31,16 @@ class Pace:
         self.previous_secs = secs if previous_secs is None else previous_secs
         self._clock = clock
         self._origin = clock() - secs
+        self.is_over = self._is_over()
 
     def advance(self) -> int:
         """Count a step that was made. Returns its number."""
         self.step += 1
         self.previous_secs, self.secs = self.secs, self._clock() - self._origin
+        self.is_over = self._is_over()
         return self.step
 
-    @property
-    def is_over(self) -> bool:
-        """Was this the last step?"""
+    def _is_over(self) -> bool:
         by_steps = self.num_steps is not None and self.step >= self.num_steps
         return by_steps or (self.max_secs is not None and self.secs >= self.max_secs)
 
