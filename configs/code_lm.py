@@ -34,7 +34,7 @@ def get_config(variant=""):
 
     config.optimizer.type = "optax:adamw"
     config.optimizer.learning_rate = 3e-3
-    config.schedule.type = "jaxtrain.optimizers:cosine"
+    config.schedule.type = "jaxtrain.schedules:cosine"
     config.schedule.warmup = "20 steps"
     config.clip_norm = 1.0
 

@@ -23,7 +23,7 @@ from jaxtrain.duration import Duration, Every
 from jaxtrain.errors import ConfigError, DataError, JaxtrainError, Problem
 from jaxtrain.evaluate import Evaluation
 from jaxtrain.optimizers import Optimizer, make_optimizer
-from jaxtrain.step import TrainState, drain, make_eval_step, make_init, make_train_step, zeros_like
+from jaxtrain.step import TrainState, drain, eval_params, make_eval_step, make_init, make_train_step, zeros_like
 from jaxtrain.workdir import Workdir
 
 
@@ -101,7 +101,7 @@ class Experiment:
 
     def init_state(self) -> TrainState:
         """Make the state before step 1, sharded from its birth."""
-        init = make_init(self.task, self.optimizer.transformation, params_dtype=self.config.precision.params)
+        init = _make_init(self.config, self.task, self.optimizer)
         batch = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in self.abstract_batch.items()}
         make = jax.jit(lambda key: init(key, zeros_like(batch)), out_shardings=self._shardings)
         return make(jax.device_put(jax.random.key(self.config.seed), sharding.replicated(self.mesh)))
@@ -127,13 +127,15 @@ class Experiment:
             engine=self.config.accumulation.engine,
             compute_dtype=self.config.precision.compute,
             nonfinite_limit=1 if nonfinite.policy == "stop" else nonfinite.limit,
+            frozen=self.optimizer.groups.frozen,
+            ema_decay=self.config.ema.decay,
         )
 
     def compile_eval_step(self, abstract_batch: Mapping[str, Any]) -> Any:
         """Compile `eval_step(params, model_state, batch) -> metrics` for batches of one shape."""
         return compile_ahead(
             make_eval_step(self.task, compute_dtype=self.config.precision.compute),
-            self.abstract_state.params,
+            eval_params(self.abstract_state),
             self.abstract_state.model_state,
             abstract_batch,
             out_shardings=sharding.replicated(self.mesh),
@@ -236,14 +238,20 @@ def _abstract_state(
 
     Also gives who said how each parameter is sharded.
     """
-    init = make_init(task, optimizer.transformation, params_dtype=jnp.dtype(config.precision.params))
+    init = _make_init(config, task, optimizer)
     microbatch = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in abstract_batch.items()}
     abstract = _trace("task.type", config.task.type, microbatch, init, jax.random.key(config.seed), abstract_batch)
+    optimizer.groups.check(abstract.params)
     boxed, _ = jax.eval_shape(task.init, jax.random.key(config.seed), microbatch)
     named = partitioning.annotations(boxed)
     shardings = partitioning.state_shardings(mesh, abstract, optimizer.transformation, config.sharding, named)
     placed = partitioning.place_params(mesh, abstract.params, config.sharding, named)
     return sharding.with_shardings(abstract, shardings), {path: by for path, (_, by) in placed.items()}
+
+
+def _make_init(config: Config, task: Any, optimizer: Optimizer) -> Any:
+    params_dtype = jnp.dtype(config.precision.params)
+    return make_init(task, optimizer.transformation, params_dtype=params_dtype, ema=config.ema.decay > 0)
 
 
 def _trace(key: str, value: Any, batch: Mapping[str, Any], function: Any, *arguments: Any) -> Any:
@@ -267,7 +275,7 @@ def _evaluation(experiment: Experiment, name: str, spec: schema.Eval, example: M
     place = sharding.BatchPlacer(experiment.mesh, batch_size, None)
     state, batch = experiment.abstract_state, place.abstract(example)
     step = make_eval_step(experiment.task, compute_dtype=config.precision.compute)
-    _trace(f"evals.{name}.data.type", spec.data.type, batch, step, state.params, state.model_state, batch)
+    _trace(f"evals.{name}.data.type", spec.data.type, batch, step, eval_params(state), state.model_state, batch)
     return Evaluation(
         name=name,
         source=source,

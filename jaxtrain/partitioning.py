@@ -185,8 +185,9 @@ def state_shardings(
         transform_non_params=lambda leaf: on_mesh(()),
         is_leaf=lambda _: True,
     )
-    rest = jax.tree.map(lambda leaf: on_mesh(()), abstract_state)
-    return rest.__class__(**{**vars(rest), "params": params, "opt_state": opt_state})
+    rest = vars(jax.tree.map(lambda leaf: on_mesh(()), abstract_state))
+    like_params = {name: params for name in ("params", "ema") if rest.get(name) is not None}
+    return type(abstract_state)(**{**rest, **like_params, "opt_state": opt_state})
 
 
 def _spec(axes: Axes) -> PartitionSpec:

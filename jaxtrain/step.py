@@ -64,6 +64,7 @@ class TrainState:
     """All that training continues from. Data only: no functions, nothing of the host.
 
     step: int32, batches consumed.   key: the run's PRNG key; it never changes, steps fold their number into it.
+    ema: float32, the moving average of `params`; None if there is none.
     """
 
     step: Array
@@ -73,12 +74,16 @@ class TrainState:
     key: Array
     counters: Counters
     interval: Interval
+    ema: Params | None = None
 
 
 def make_init(
-    task: Task, optimizer: optax.GradientTransformation, *, params_dtype: Any = jnp.float32
+    task: Task, optimizer: optax.GradientTransformation, *, params_dtype: Any = jnp.float32, ema: bool = False
 ) -> Callable[[Array, Batch], TrainState]:
-    """Give `init(key, batch)`, which makes the state before step 1. `batch`: one of the run's, [k, batch / k, ...]."""
+    """Give `init(key, batch)`, which makes the state before step 1. `batch`: one of the run's, [k, batch / k, ...].
+
+    ema: keep a moving average of the parameters, which starts as they are.
+    """
 
     def init(key: Array, batch: Batch) -> TrainState:
         microbatch = jax.tree.map(lambda x: x[0], batch)
@@ -98,9 +103,37 @@ def make_init(
             key=jax.random.clone(key),  # the caller's outlives a donated state
             counters=Counters(zero(), zero(), zero(), jnp.array(False), zero(), zero()),
             interval=Interval(zero(), zeros_like(metrics)),
+            ema=start_ema(params) if ema else None,
         )
 
     return init
+
+
+def start_ema(params: Params) -> Params:
+    """Give the moving average before the first update: the parameters themselves, as float32 arrays of their own."""
+    return jax.tree.map(lambda param: jnp.array(param, jnp.float32), params)
+
+
+def update_ema(ema: Params, params: Params, decay: float) -> Params:
+    """Give the moving average after an update that led to `params`.
+
+        ema = decay * ema + (1 - decay) * params
+
+    (Polyak and Juditsky 1992, https://doi.org/10.1137/0330046, with weights that fall off exponentially). It starts at
+    the initial parameters, not at 0, and so needs no correction; after n updates these weigh decay^n. Computed as
+    ema + (1 - decay) * (params - ema), which leaves the average of a parameter that does not move as it is.
+    """
+    return jax.tree.map(lambda e, p: e + (1 - decay) * (p.astype(jnp.float32) - e), ema, params)
+
+
+def eval_params(state: TrainState) -> Params:
+    """Give the parameters to evaluate, sample with and export: the moving average where there is one."""
+    return state.params if state.ema is None else state.ema
+
+
+def nothing_frozen(params: Params) -> PyTree:
+    """Say of each parameter that it is trained."""
+    return jax.tree.map(lambda _: False, params)
 
 
 def make_train_step(
@@ -111,13 +144,17 @@ def make_train_step(
     engine: str = "multisteps",
     compute_dtype: Any = jnp.float32,
     nonfinite_limit: int = 1,
+    frozen: Callable[[Params], PyTree] = nothing_frozen,
+    ema_decay: float = 0.0,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Any]]]:
     """Give `train_step(state, batch) -> (state, metrics)`.
 
     Every leaf of `batch` is [k, batch / k, ...]; k microbatches make one update (see accumulation.py). `metrics` holds
     the step's own, unmerged: "loss", the task's, "grad_norm" (before clipping) and "learning_rate" (what
     `learning_rate(updates)` says, for the log only). The `nonfinite_limit`-th batch in a row with a value that is not
-    finite halts the state: later steps consume batches and change nothing else.
+    finite halts the state: later steps consume batches and change nothing else. Parameters where `frozen(params)`, a
+    tree of bool, is True keep every bit; their gradients are 0, are not computed and count in no norm. `ema_decay`: of
+    `update_ema`, where the state has an average.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
@@ -126,7 +163,7 @@ def make_train_step(
 
         def microbatch(params: Params, model_state: ModelState, batch: Batch, index: Array) -> Microbatch:
             key = jax.random.fold_in(step_key, index)
-            return _gradients(task, params, model_state, batch, key, compute_dtype)
+            return _gradients(task, params, model_state, batch, key, compute_dtype, frozen(params))
 
         enabled = ~state.counters.halted
         done = accumulation.accumulate(
@@ -134,26 +171,38 @@ def make_train_step(
         )
         updates = state.step - state.counters.skipped - state.counters.empty
         metrics = _step_metrics(done.loss, done.metrics, done.verdict.grad_norm, learning_rate(updates))
+        params = _hold(frozen(state.params), state.params, done.params)
         state = TrainState(
             step=step,
-            params=done.params,
+            params=params,
             model_state=done.model_state,
             opt_state=done.opt_state,
             key=state.key,
             counters=_count(state.counters, step, done.loss.weight, done.verdict, nonfinite_limit),
             interval=_extend(state.interval, metrics, done.verdict.applied),
+            ema=_average(state.ema, params, ema_decay, done.verdict.applied),
         )
         return state, metrics
 
     return train_step
 
 
+def _average(ema: Params | None, params: Params, decay: float, applied: Array) -> Params | None:
+    return None if ema is None else select(applied, update_ema(ema, params, decay), ema)
+
+
+def _hold(frozen: PyTree, old: Params, new: Params) -> Params:
+    """Keep what is frozen: not even adding zero leaves every bit, of -0.0 and of subnormal numbers, as it was."""
+    return jax.tree.map(lambda keep, o, n: o if keep else n, frozen, old, new)
+
+
 def _gradients(
-    task: Task, params: Params, model_state: ModelState, batch: Batch, key: Array, compute_dtype: Any
+    task: Task, params: Params, model_state: ModelState, batch: Batch, key: Array, compute_dtype: Any, frozen: PyTree
 ) -> Microbatch:
-    """Differentiate the total loss of a microbatch by the parameters as they are stored."""
+    """Differentiate the total loss of a microbatch by the parameters as they are stored, but for frozen ones."""
 
     def total_loss(params: Params) -> tuple[Array, Any]:
+        params = jax.tree.map(lambda keep, param: jax.lax.stop_gradient(param) if keep else param, frozen, params)
         output = task.loss(cast(params, compute_dtype), model_state, batch, key, True)
         return output.loss.total, output
 

@@ -23,7 +23,7 @@ from jaxtrain.nonfinite import raise_if_halted
 from jaxtrain.pace import Pace
 from jaxtrain.preemption import Signals
 from jaxtrain.reporting import Reporter
-from jaxtrain.step import TrainState
+from jaxtrain.step import TrainState, eval_params
 from jaxtrain.timeline import Timeline
 from jaxtrain.writers import Writer
 from jaxtrain.writers.console import Console
@@ -135,10 +135,11 @@ class Loop:
         self.drain = experiment.compile_drain()
         self.evaluator = Evaluator(experiment.compile_eval_step)
         for evaluation in experiment.evaluations:
-            self.evaluator.check(evaluation, state.params, state.model_state)
+            self.evaluator.check(evaluation, eval_params(state), state.model_state)
         timeline.mark("compiling")
 
         _logger.info("%s", sharding.describe(state, experiment.sharded_by))
+        _logger.info("%s", experiment.optimizer.groups.describe(state.params))
         self.reporter = Reporter(
             here.workdir.metrics_path,
             self.open_writers(),
@@ -245,7 +246,8 @@ class Loop:
         self.reporter.flush()
         raise_if_halted(self.reporter.last_counters, self.state)
         started = time.monotonic()
-        scalars = self.evaluator.run(evaluation, self.state.params, self.state.model_state, self.is_interrupted)
+        params, model_state = eval_params(self.state), self.state.model_state
+        scalars = self.evaluator.run(evaluation, params, model_state, self.is_interrupted)
         self.reporter.timer.pause(time.monotonic() - started)
         if scalars is None:
             return  # interrupted; the next launch evaluates

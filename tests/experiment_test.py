@@ -172,7 +172,7 @@ def test_tokens_need_a_task_that_counts_them():
 
 def test_a_schedule_that_needs_the_length_does_not_take_a_time():
     config = make_config(duration="1 hour")
-    config.schedule.type = "jaxtrain.optimizers:cosine"
+    config.schedule.type = "jaxtrain.schedules:cosine"
     refused(config, "--config.schedule.type", "1 hour")
 
 
@@ -229,7 +229,7 @@ def test_checkpoints_are_kept_by_the_durations_of_the_config(tmp_path, experimen
 # Every key of the schema is read.
 
 # Groups that are read under another name than their own; what has a type is built as a `spec`.
-OWNERS = {"Eval": {"spec", "evaluation"}, "EvalData": {"data"}, "ShardingRule": {"rule"}}
+OWNERS = {"Eval": {"spec", "evaluation"}, "EvalData": {"data"}, "ShardingRule": {"rule"}, "ParamGroup": {"group"}}
 OPEN = {"type", "options"}
 
 

@@ -22,6 +22,8 @@ FLOORS = (
         "flops",
         "sharding",
         "partitioning",
+        "param_groups",
+        "schedules",
         "compiling",
         "distributed",
         "checkpoint",

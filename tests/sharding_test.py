@@ -106,7 +106,7 @@ def batches():
 @functools.cache
 def initial_state():
     batch = {name: x.reshape(2, -1, *x.shape[1:]) for name, x in batches()[0].items()}
-    return jax.jit(make_init(TASK, OPTIMIZER))(jax.random.key(0), batch)
+    return jax.jit(make_init(TASK, OPTIMIZER, ema=True))(jax.random.key(0), batch)
 
 
 @functools.cache
@@ -117,7 +117,7 @@ def compiled(name):
     abstract = with_shardings(abstract, state_shardings(mesh, abstract, OPTIMIZER, Sharding(min_size=0)))
     example = {n: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for n, x in batches()[0].items()}
     program = compile_ahead(
-        make_train_step(TASK, OPTIMIZER),
+        make_train_step(TASK, OPTIMIZER, ema_decay=0.9),
         abstract,
         BatchPlacer(mesh, BATCH, 2).abstract(example),
         donate_argnums=(0,),
@@ -151,8 +151,8 @@ def test_twenty_steps_give_the_same_losses_and_parameters_on_every_mesh(name):
 @pytest.mark.parametrize(("name", "shards"), [("data=8", 1), ("fsdp=8", 8), ("data=2,fsdp=4", 4)])
 def test_parameters_and_moments_take_their_share_of_each_device(name, shards):
     _, state = trained(name)
-    rows = table((state.params, state.opt_state))
-    assert len(rows) > 20  # moments are among them
+    rows = table((state.params, state.opt_state, state.ema))
+    assert len(rows) == 4 * len(jax.tree.leaves(state.params)) + 1  # two moments, the average, a count
     for path, shape, _, _, num_bytes in rows:
         divisible = any(size % shards == 0 for size in shape)
         assert num_bytes == math.prod(shape) * 4 // (shards if divisible else 1), path

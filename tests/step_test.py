@@ -14,7 +14,7 @@ from optax import contrib
 from jaxtrain.compiling import compile_ahead
 from jaxtrain.metrics import Mean
 from jaxtrain.models.transformer import Transformer
-from jaxtrain.step import drain, make_eval_step, make_init, make_train_step
+from jaxtrain.step import drain, eval_params, make_eval_step, make_init, make_train_step
 from jaxtrain.tasks import Output
 from jaxtrain.tasks.language_modeling import LanguageModeling
 
@@ -302,3 +302,39 @@ def test_gradients_of_16_bits_are_summed_in_float32(engine):
     np.testing.assert_allclose(metrics["grad_norm"].compute(), np.sqrt(6), rtol=1e-6)
     stalled = functools.reduce(jnp.add, [jnp.bfloat16(1)] * 512)
     assert float(stalled) == 256.0
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_the_moving_average_follows_its_formula_from_the_initial_parameters_and_moves_with_applied_steps_only(k):
+    init = make_init(Probe(), optax.sgd(0.1), ema=True)
+    train_step = jax.jit(
+        make_train_step(Probe(), optax.sgd(0.1), engine=OPTIMIZERS[k], nonfinite_limit=9, ema_decay=0.9),
+        donate_argnums=0,  # which no two leaves may share
+    )
+    state = jax.jit(init)(KEY, batch_of(k))
+    expected = np.asarray(state.params["a"], np.float64)
+    steps = [(1.0, 4), (-3.0, 4), (np.nan, 4), (1.0, 0), (0.5, 4)]
+    for step, (slope, weight) in enumerate(steps):
+        before = bits(state.ema)
+        state, _ = train_step(state, batch_of(k, a=slope, weight=weight))
+        if step in (2, 3):
+            assert bits(state.ema) == before
+        else:
+            expected = 0.9 * expected + 0.1 * np.asarray(state.params["a"], np.float64)
+        np.testing.assert_allclose(state.ema["a"], expected, rtol=1e-6)
+    assert np.abs(expected).min() > 1e-3
+    assert not np.allclose(state.params["a"], expected, rtol=0.1)
+
+
+def test_the_moving_average_is_float32_is_what_is_evaluated_and_is_absent_unless_asked_for():
+    make = functools.partial(make_init, Probe(), optax.sgd(0.1), params_dtype="bfloat16")
+    state = jax.eval_shape(make(ema=True), KEY, batch_of(1))
+    assert dtypes(state.params) == {"bfloat16"}
+    assert dtypes(state.ema) == {"float32"}
+    assert eval_params(state) is state.ema
+    without = jax.eval_shape(make(), KEY, batch_of(1))
+    assert without.ema is None
+    assert eval_params(without) is without.params
+    with_float32 = jax.eval_shape(make_init(Probe(), optax.sgd(0.1), ema=True), KEY, batch_of(1))
+    after, _ = jax.eval_shape(make_train_step(Probe(), optax.sgd(0.1), ema_decay=0.9), state, batch_of(1))
+    assert dtypes(after.ema) == dtypes(with_float32.ema) == {"float32"}

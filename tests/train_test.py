@@ -14,11 +14,13 @@ import jaxtrain
 from jaxtrain.checkpoint import Checkpoints
 from jaxtrain.data.arrays import Arrays
 from jaxtrain.errors import NonFiniteError, WorkdirError
+from jaxtrain.models.mlp import MLP
 from jaxtrain.pace import Pace
 from jaxtrain.preemption import Signals
 from jaxtrain.tasks.classification import Classification
 from jaxtrain.train import train
 from tests.classifier import (
+    ROWS,
     At,
     Recorder,
     make_config,
@@ -457,3 +459,20 @@ def test_an_nnx_model_of_24_blocks_takes_as_few_calls_as_its_linen_twin(tmp_path
             assert len(jax.tree.leaves(loop.state.params)) == 24
     assert max(found) < MOST_CALLS
     assert abs(found[0] - found[1]) < 5
+
+
+def test_evaluations_use_the_moving_average_and_the_groups_are_told(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="jaxtrain.train")
+    config = make_config(duration="4 steps", ema={"decay": 0.5}, evals={"validation": {}})
+    config.optimizer.learning_rate = 0.1
+    config.param_groups.head = {"match": "^Dense_1/", "learning_rate_factor": 0.5}
+    result = train(config, tmp_path / "w")
+    state, task = result.state, Classification(MLP((8,), 3))
+    batch = {**ROWS.read_many(np.arange(len(ROWS))), "mask": np.ones(len(ROWS), bool)}
+    losses = {
+        name: float(task.loss(params, {}, batch, jax.random.key(0), False).loss.compute())
+        for name, params in (("ema", state.ema), ("params", state.params))
+    }
+    assert result.history[-1]["loss"] == pytest.approx(losses["ema"], rel=1e-5)
+    assert abs(losses["params"] - losses["ema"]) > 1e-3
+    assert any("head     2" in record.getMessage() for record in caplog.records)

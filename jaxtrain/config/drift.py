@@ -28,6 +28,8 @@ RULES: Mapping[str, Severity] = {
     "optimizer.learning_rate": "notice",
     "schedule": "notice",
     "clip_norm": "notice",
+    "param_groups": "refused",
+    "ema": "refused",
     "accumulation": "notice",
     "precision": "refused",
     "nonfinite": "notice",
@@ -42,6 +44,7 @@ _ABSENT = "(absent)"
 _NAMED = (
     "evals",
     "callbacks",
+    "param_groups",
     "data.transforms",
     "sharding.rules",
     "sharding.logical_axes",
@@ -82,5 +85,8 @@ def severity(key: str) -> Severity:
 def _leaves(config: Mapping[str, Any]) -> dict[str, Any]:
     """Every key that is no group, and of the groups whose order matters, the names in their order."""
     leaves = {key: value for key, value in flatten(config) if value != {} or key not in _NAMED}
-    transforms = config.get("data", {}).get("transforms", {})
-    return {**leaves, "data.transforms": list(transforms)} if transforms else leaves
+    ordered = {
+        "data.transforms": config.get("data", {}).get("transforms", {}),
+        "param_groups": config.get("param_groups", {}),
+    }
+    return leaves | {key: list(named) for key, named in ordered.items() if named}

@@ -41,6 +41,21 @@ def at_least(low: float) -> Limit:
     return between(low, MAX_COUNT if isinstance(low, int) else sys.float_info.max)
 
 
+def fraction() -> Limit:
+    """Numbers from 0 up to, but not including, 1."""
+    low_enough = between(0.0, 1.0)
+    return Limit(
+        "must be 0 or more, and less than 1",
+        lambda value: low_enough.accepts(value) and value < 1.0,
+        lambda value: 0.999 if value >= 1.0 else low_enough.nearest(value),
+    )
+
+
+def or_none(limit: Limit) -> Limit:
+    """What `limit` accepts, and none."""
+    return Limit(f"{limit.allowed}, or none", lambda value: value is None or limit.accepts(value), limit.nearest)
+
+
 def rest_or_count() -> Limit:
     """The size of a mesh axis: 1 or more, or -1."""
     return Limit(

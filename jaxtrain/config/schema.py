@@ -15,6 +15,8 @@ Size = Annotated[int, limits.rest_or_count()]
 Dtype = Annotated[str, limits.one_of("float32", "bfloat16", "float16")]
 Options = Mapping[str, Any]
 Name = limits.words("letters, digits, - and _", r"[A-Za-z0-9_-]+")
+DEFAULT_GROUP = "default"  # of the parameters that no group of the config has
+GroupName = limits.words("letters, digits, - and _", r"[A-Za-z0-9_-]+", reserved=(DEFAULT_GROUP, "frozen", "undecayed"))
 EvalName = limits.words("lower-case letters, digits and _", r"[a-z0-9_]+", reserved=("train",))
 
 
@@ -90,11 +92,33 @@ class Schedule:
     """The factor of the learning rate at each step."""
 
     # Any function that returns a function of the step.
-    type: Annotated[Any, limits.import_path("jaxtrain.optimizers:constant")] = "jaxtrain.optimizers:constant"
+    type: Annotated[Any, limits.import_path("jaxtrain.schedules:constant")] = "jaxtrain.schedules:constant"
     # Time in which the factor rises from 0 to 1.
     warmup: Annotated[str, limits.length(empty="none", time=False)] = ""
     # What the signature of `type` takes.
     options: Options = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class ParamGroup:
+    """Parameters that are treated otherwise than the rest."""
+
+    # A regular expression, searched for in paths like "block/attention/query/kernel"; the first that matches wins.
+    match: Annotated[str, limits.regex()] = ""
+    # Multiplies the updates.
+    learning_rate_factor: Annotated[float, limits.at_least(0.0)] = 1.0
+    # In place of the optimizer's own; none keeps that.
+    weight_decay: Annotated[float | None, limits.or_none(limits.at_least(0.0))] = None
+    # Keep the parameters as they are, without gradients and without optimizer state.
+    freeze: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Ema:
+    """A moving average of the parameters, which evaluations use."""
+
+    # Share of the average that each update keeps; 0 keeps no average.
+    decay: Annotated[float, limits.fraction()] = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,6 +240,9 @@ class Config:
     schedule: Schedule = Schedule()
     # Largest global norm of a gradient, of which longer ones keep the direction; 0 does not clip.
     clip_norm: Annotated[float, limits.at_least(0.0)] = 0.0
+    # Parameters with a rate or decay of their own, or frozen; the first group that matches a parameter has it.
+    param_groups: Annotated[Mapping[str, ParamGroup], GroupName] = dataclasses.field(default_factory=dict)
+    ema: Ema = Ema()
     accumulation: Accumulation = Accumulation()
     precision: Precision = Precision()
     nonfinite: NonFinite = NonFinite()

@@ -97,7 +97,7 @@ def test_what_the_trainer_passes_is_not_missing():
         ("optimizer.b1=nan", "--config.optimizer.b1=0.9"),
         ("optimizer.eps=inf", "--config.optimizer.eps=1e-08"),
         ("optimizer.b1=abc", "--config.optimizer.b1=0.9"),
-        ("schedule.type=jaxtrain.optimizers:linear", ""),
+        ("schedule.type=jaxtrain.schedules:linear", ""),
     ],
 )
 def test_a_wrong_option_is_told_with_the_nearest_right_one(override, fix):

@@ -44,6 +44,7 @@ def test_equal_configs_have_not_drifted():
         ({"schedule": {"warmup": "5 steps"}}, {"schedule.warmup": "notice"}),
         ({"accumulation": {"engine": "fused"}}, {"accumulation.engine": "notice"}),
         ({"evals": {"test": {"every": "1 epoch", "data": {"split": "x"}}}}, {"evals.test.every": "notice"}),
+        ({"ema": {"decay": 0.5}}, {"ema.decay": "refused"}),
         ({"log": {"every": "1 step"}, "name": "n"}, {"log.every": "free", "name": "free"}),
         ({"callbacks": {}}, {"callbacks.c.type": "free"}),
         ({"data": {**RIGHT["data"], "num_workers": 2}}, {"data.num_workers": "free"}),
@@ -72,3 +73,9 @@ def test_a_change_reads_as_a_difference():
 
 def test_a_key_nobody_thought_of_is_refused():
     assert severity("something.new") == "refused"
+
+
+def test_another_order_of_parameter_groups_is_a_change_because_the_first_that_matches_counts():
+    groups = {"a": {"match": "x"}, "b": {"match": "y"}}
+    swapped = dict(reversed(groups.items()))
+    assert changes({**RIGHT, "param_groups": groups}, param_groups=swapped) == {"param_groups": "refused"}

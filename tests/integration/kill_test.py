@@ -70,6 +70,7 @@ def assert_equal(got: Outcome, wanted: Outcome) -> None:
         assert got_line == wanted_line
     assert len(got[0]) == len(wanted[0])
     assert got[1].keys() == wanted[1].keys()
+    assert [name for name in wanted[1] if name.startswith("ema/")]  # the moving average is among what is compared
     assert [name for name in wanted[1] if got[1][name] != wanted[1][name]] == []
 
 
