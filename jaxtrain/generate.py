@@ -117,7 +117,7 @@ def next_logits(
     features, changed = model.apply(
         variables, tokens[:, None], positions=positions, method="features", mutable=["cache"]
     )
-    logits = model.apply({"params": params}, features, method="head")
+    logits: Any = model.apply({"params": params}, features, method="head")
     return logits[:, 0].astype(jnp.float32), changed["cache"]
 
 

@@ -104,7 +104,7 @@ def attend(
 
 
 def attend_cached(query: jax.Array, key: jax.Array, value: jax.Array, positions: jax.Array) -> jax.Array:
-    """Compute `attend` for one query of each row, which sees the keys up to its own position: [batch, 1, heads, head_dim].
+    """Compute `attend` for one query of each row, which sees the keys up to its own position.
 
     query: [batch, 1, heads, head_dim]. key, value: [batch, cache, kv_heads, head_dim]. positions: [batch] int.
     """

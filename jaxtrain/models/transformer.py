@@ -39,7 +39,7 @@ class Transformer(nn.Module):
     (With GPT-2's 0.02 a byte model of embed=128 took 200 steps to the loss it now reaches in 100.)
 
     For generation (generate.py): a pass with the collection "cache" mutable also leaves every layer's keys and values
-    there, [batch, seq, kv_heads, head_dim]. A later pass with `positions` extends and reads it by one token of each row.
+    there, [batch, seq, kv_heads, head_dim]. A later pass with `positions` adds one token of each row and reads all.
     """
 
     vocab_size: int
