@@ -22,6 +22,7 @@ class Run:
     source: the training examples.   eval_sources: the examples of each eval, by its name.
     num_steps: the last step; None when the duration is a time.
     write_text: shows a text in the log and the other writers, given (step, name, text).
+    pause: leaves seconds that a callback took out of the time of the steps.
     """
 
     config: Config
@@ -33,6 +34,7 @@ class Run:
     state: TrainState
     stop_reason: str | None = None
     write_text: Callable[[int, str, str], None] = lambda step, name, text: None
+    pause: Callable[[float], None] = lambda secs: None
 
     def stop(self, reason: str) -> None:
         """Ask the run to end after this step, as if its duration were over."""

@@ -1,6 +1,7 @@
 """Samples: what a language model writes while it trains."""
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ class Samples(Callback):
     """Continues the prompts every so often and after the last step, and shows the texts in the log and the writers.
 
     It cannot hurt the run: the first error is logged, and there are no more samples. What it draws depends on the seed
-    of the run and the step alone. Its time is part of the step's.
+    of the run and the step alone.
 
     prompts: texts; each begins behind the token that separates the texts of the training data.
     every: steps, epochs or examples between samples; "" samples after the last step only.
@@ -64,6 +65,7 @@ class Samples(Callback):
     def _show(self, run: Run, step: int) -> None:
         if self._has_failed:
             return
+        started = time.monotonic()
         try:
             for number, text in enumerate(self._texts(run, step)):
                 run.write_text(step, f"sample {number}" if len(self.prompts) > 1 else "sample", text)
@@ -71,6 +73,7 @@ class Samples(Callback):
         except Exception as error:  # noqa: BLE001  whatever it is, a run is worth more than its samples
             self._has_failed = True
             _logger.warning("no more samples in this run: at step %d, %s: %s", step, type(error).__name__, error)
+        run.pause(time.monotonic() - started)
 
     def _texts(self, run: Run, step: int) -> list[str]:
         codec = make_codec(self.tokenizer) if self.tokenizer else run.source.codec
