@@ -21,6 +21,13 @@ from tests.text_run import make_config
 TYPE = "jaxtrain.callbacks.sampling:Samples"
 
 
+class Source:
+    codec = make_codec()
+
+    def __len__(self):
+        return 16
+
+
 @pytest.fixture(scope="module")
 def run():
     """A run as a callback sees it, at step 3 of a model of bytes, and the texts that were shown."""
@@ -31,7 +38,7 @@ def run():
     return SimpleNamespace(
         config=SimpleNamespace(batch_size=8, seed=7, precision=SimpleNamespace(compute="float32")),
         task=LanguageModeling(model),
-        source=SimpleNamespace(codec=make_codec(), __len__=lambda: 16),
+        source=Source(),
         state=SimpleNamespace(step=np.int32(3), params=params, ema=None),
         pause=lambda secs: None,
     )
@@ -39,21 +46,12 @@ def run():
 
 def shown(run, callback, steps=(3,), **changes):
     texts = []
-    run = SimpleNamespace(
-        **{**vars(run), "write_text": lambda *text: texts.append(text), "source": Source(), **changes}
-    )
+    run = SimpleNamespace(**{**vars(run), "write_text": lambda *text: texts.append(text), **changes})
     callback.on_start(run)
     for step in steps:
         callback.on_step(run, step)
     callback.on_end(run)
     return texts
-
-
-class Source:
-    codec = make_codec()
-
-    def __len__(self):
-        return 16
 
 
 def test_each_prompt_is_continued_with_a_key_of_the_seed_and_the_step(run):
