@@ -97,6 +97,11 @@ def test_the_same_key_gives_the_same_text_and_another_key_another(llama):
     assert all(one != another for one, another in zip(first, other, strict=True))
 
 
+def test_each_token_is_drawn_anew(llama):
+    (text,) = generate(*llama, [[3]], max_new_tokens=40, temperature=1e6)  # all tokens are as likely
+    assert len(set(text)) > 15
+
+
 def test_more_tokens_begin_with_the_fewer(llama):
     fewer, more = (generate(*llama, PROMPTS, max_new_tokens=n, key=jax.random.key(3)) for n in (5, 30))
     assert [len(text) for text in more] == [30] * 3
