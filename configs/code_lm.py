@@ -3,8 +3,8 @@
     python -m jaxtrain --config=configs/code_lm.py          1.784 nats per byte in 115 s on 2 cores (2026-12-01)
     python -m jaxtrain --config=configs/code_lm.py:long     1.300 in 476 s, with six times the steps
 
-The loss is that of the whole validation split. At the end the model writes a sample, and tables of n-grams counted on
-the same training files are printed beside the loss: that is what looking up the last one, two or three bytes achieves.
+The loss is that of the whole validation split. At the end, tables of n-grams counted on the same training files are
+printed beside it: that is what looking up the last one, two or three bytes achieves. Then the model writes a sample.
 """
 
 from jaxtrain import default_config
@@ -41,13 +41,13 @@ def get_config(variant=""):
     config.evals.validation = {"data": {"split": "validation"}, "batch_size": 64}
     config.log.every = "20 steps"
     config.checkpoint.every = "100 steps"
+    config.callbacks.ngrams = {"type": "jaxtrain.callbacks.ngrams:NgramBaselines"}
     config.callbacks.sample = {
         "type": "jaxtrain.callbacks.sampling:Samples",
         "prompts": ("def ",),
         "max_new_tokens": 120,  # as many as max_seq leaves, nearly
         "temperature": 0.7,
     }
-    config.callbacks.ngrams = {"type": "jaxtrain.callbacks.ngrams:NgramBaselines"}
 
     if variant == "long":
         config.duration = "1200 steps"
