@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtrain.checkpoint.manifest import Manifest
 from jaxtrain.checkpoint.restore import read_part
 from jaxtrain.checkpoint.steps import find
+from jaxtrain.step import eval_source
 from jaxtrain.typing import ModelState, Params
 from jaxtrain.workdir import Workdir
 
@@ -41,24 +42,19 @@ def load(workdir: str | os.PathLike[str], step: int | str = "latest", abstract_s
     directory = Workdir(workdir, create=False).checkpoints_dir
     found = find(directory, step)
     state = _described(found.manifest) if abstract_state is None else abstract_state
-    source = evaluated(state)
+    source = eval_source(state)
     wanted = {name: getattr(state, name) for name in (source, "model_state")}
     read = read_part(directory / str(found.step), found.manifest, wanted)
     return Loaded(found.step, source, read[source], read["model_state"])
 
 
-def evaluated(state: Any) -> str:
-    """Name the field of a TrainState that holds the parameters to evaluate, export and generate with."""
-    return "ema" if getattr(state, "ema", None) is not None else "params"
-
-
-def _described(manifest: Manifest) -> SimpleNamespace:
+def _described(manifest: Manifest) -> Any:
     """Give the fields of the saved state as nested dicts of shapes, as far as these are models' fields."""
-    fields: dict[str, Any] = {"params": {}, "model_state": {}}
+    fields: dict[str, Any] = {"params": {}, "model_state": {}, "ema": None}
     for name, leaf in manifest.leaves.items():
         field, *parents = name.split("/")
-        if field in ("params", "model_state", "ema") and parents:
-            place = fields.setdefault(field, {})
+        if field in fields and parents:
+            place = fields[field] = fields[field] or {}
             for parent in parents[:-1]:
                 place = place.setdefault(parent, {})
             place[parents[-1]] = jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype))

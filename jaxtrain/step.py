@@ -126,9 +126,14 @@ def update_ema(ema: Params, params: Params, decay: float) -> Params:
     return jax.tree.map(lambda e, p: e + (1 - decay) * (p.astype(jnp.float32) - e), ema, params)
 
 
+def eval_source(state: TrainState) -> str:
+    """Name the field with the parameters to evaluate, sample and export: the average, if the state keeps one."""
+    return "params" if state.ema is None else "ema"
+
+
 def eval_params(state: TrainState) -> Params:
-    """Give the parameters to evaluate, sample with and export: the moving average where there is one."""
-    return state.params if state.ema is None else state.ema
+    """Give the parameters to evaluate with."""
+    return getattr(state, eval_source(state))
 
 
 def nothing_frozen(params: Params) -> PyTree:

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import jaxtrain
 from jaxtrain.checkpoint import Checkpoints
 from jaxtrain.errors import CheckpointError, WorkdirError
-from jaxtrain.params import evaluated, load, load_params
+from jaxtrain.params import load, load_params
 from jaxtrain.workdir import Workdir
 from tests.checkpoint.states import assert_bit_equal, make_state
 from tests.text_run import damage, snapshot
@@ -60,14 +60,6 @@ def test_an_average_is_what_is_loaded_where_there_is_one(state, tmp_path):
     loaded = load(save(tmp_path, dataclasses.replace(state, ema=ema)))
     assert loaded.source == "ema"
     assert_bit_equal(loaded.params, on_the_host(ema))
-
-
-def test_states_without_the_field_and_with_none_have_their_parameters_evaluated():
-    assert [evaluated(SimpleNamespace(**fields)) for fields in ({}, {"ema": None}, {"ema": {"a": 1}})] == [
-        "params",
-        "params",
-        "ema",
-    ]
 
 
 def test_leaves_are_placed_as_a_state_says(workdir, state):

@@ -11,8 +11,7 @@ from jaxtrain.callbacks.callback import Callback, Run
 from jaxtrain.data.codec import make_codec
 from jaxtrain.duration import Duration, Every
 from jaxtrain.generate import generate
-from jaxtrain.params import evaluated
-from jaxtrain.step import cast
+from jaxtrain.step import cast, eval_params
 
 _logger = logging.getLogger(__name__)
 _STREAM = 2**31  # folded into the run's seed first: the keys of training are those of int32 steps
@@ -80,7 +79,7 @@ class Samples(Callback):
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(run.config.seed), _STREAM), step)
         made = generate(
             run.task,
-            cast(getattr(run.state, evaluated(run.state)), run.config.precision.compute),
+            cast(eval_params(run.state), run.config.precision.compute),
             [[codec.separator, *codec.encode(prompt)] for prompt in self.prompts],
             max_new_tokens=self.max_new_tokens,
             stop_tokens=(codec.separator,),
