@@ -99,12 +99,16 @@ class Experiment:
         platform = self.mesh.devices.flat[0].platform
         return compiler_options(platform, self.config.deterministic, self.autotune_dir)
 
-    def init_state(self) -> TrainState:
-        """Make the state before step 1, sharded from its birth."""
+    def init_state(self, weights: Any = None) -> TrainState:
+        """Make the state before step 1, sharded from its birth. weights: of `init` (step.py); they are consumed."""
         init = make_init(self.task, self.optimizer.transformation, params_dtype=self.config.precision.params)
         batch = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in self.abstract_batch.items()}
-        make = jax.jit(lambda key: init(key, zeros_like(batch)), out_shardings=self._shardings)
-        return make(jax.device_put(jax.random.key(self.config.seed), sharding.replicated(self.mesh)))
+        make = jax.jit(
+            lambda key, weights: init(key, zeros_like(batch), weights),
+            out_shardings=self._shardings,
+            donate_argnums=1,
+        )
+        return make(jax.device_put(jax.random.key(self.config.seed), sharding.replicated(self.mesh)), weights)
 
     def compile_train_step(self) -> Any:
         """Compile `train_step(state, batch) -> (state, metrics)`. The state is donated."""

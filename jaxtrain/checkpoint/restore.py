@@ -1,6 +1,8 @@
 """Reading a state out of a checkpoint, onto the devices that the wanted state names."""
 
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +33,23 @@ def read_state(path: pathlib.Path, manifest: Manifest, abstract_state: PyTree) -
         raise CheckpointError(f"The checkpoint {path} verifies but cannot be read: {error}") from error
     filled = [restored[name] if name in restored else _empty(leaf) for name, leaf in wanted.items()]
     return jax.tree.unflatten(jax.tree.structure(abstract_state), filled)
+
+
+def read_leaves(path: pathlib.Path, wanted: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """Read some leaves of a verified checkpoint by their names, and no byte of the others.
+
+    Shapes must be those that were saved; floats are converted to the dtype that is wanted. Raises CheckpointError.
+    """
+    abstract = {name: _placed(leaf) for name, leaf in leaves.stored(dict(wanted)).items()}
+    arguments = ocp.args.PyTreeRestore(
+        abstract, restore_args=ocp.checkpoint_utils.construct_restore_args(abstract), partial_restore=True
+    )
+    try:
+        with ocp.PyTreeCheckpointer() as checkpointer:
+            restored = checkpointer.restore(path / ITEM_NAME, args=arguments) if abstract else {}
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"The checkpoint {path} verifies but cannot be read: {error}") from error
+    return {name: restored[name] if name in restored else _empty(leaf) for name, leaf in wanted.items()}
 
 
 def _placed(leaf: jax.Array | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

@@ -16,6 +16,7 @@ RULES: Mapping[str, Severity] = {
     "seed": "refused",
     "duration": "notice",
     "batch_size": "refused",
+    "init_from": "notice",
     "compile_cache": "free",
     "deterministic": "notice",
     "task": "refused",
@@ -42,6 +43,7 @@ _ABSENT = "(absent)"
 _NAMED = (
     "evals",
     "callbacks",
+    "init_from.rename",
     "data.transforms",
     "sharding.rules",
     "sharding.logical_axes",
