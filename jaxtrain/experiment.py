@@ -95,7 +95,8 @@ class Experiment:
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
 
     @property
-    def _compiler_options(self) -> dict[str, Any]:
+    def compiler_options(self) -> dict[str, Any]:
+        """XLA's options for every program of this run."""
         platform = self.mesh.devices.flat[0].platform
         return compiler_options(platform, self.config.deterministic, self.autotune_dir)
 
@@ -118,7 +119,7 @@ class Experiment:
             self.abstract_batch,
             donate_argnums=(0,),
             out_shardings=(self._shardings, sharding.replicated(self.mesh)),
-            options=self._compiler_options,
+            options=self.compiler_options,
         )
 
     def train_step(self) -> Any:
@@ -141,7 +142,7 @@ class Experiment:
             self.abstract_state.model_state,
             abstract_batch,
             out_shardings=sharding.replicated(self.mesh),
-            options=self._compiler_options,
+            options=self.compiler_options,
         )
 
     def compile_drain(self) -> Any:

@@ -138,6 +138,7 @@ class Loop:
         self.evaluator = Evaluator(experiment.compile_eval_step)
         for evaluation in experiment.evaluations:
             self.evaluator.check(evaluation, state.params, state.model_state)
+        callbacks.run.eval_metrics = self.evaluator.metrics
         timeline.mark("compiling")
 
         _logger.info("%s", sharding.describe(state, experiment.sharded_by))
@@ -182,6 +183,7 @@ class Loop:
             if item is None:
                 return
             batch, loaded = item
+            self.callbacks.on_batch(self.pace.step + 1, batch)
             self.state, metrics = self.train_step(self.state, batch)
             in_flight.append(metrics["loss"].total)
             if len(in_flight) > _MAX_STEPS_IN_FLIGHT:
@@ -217,7 +219,8 @@ class Loop:
         full = self.state.interval
         empty, counters = self.drain(full, self.state.counters)
         self.state = dataclasses.replace(self.state, interval=empty)
-        self.reporter.keep(self.pace.step, full, counters, self.position, self.num_bad)
+        scalars = self.callbacks.run.scalars
+        self.reporter.keep(self.pace.step, full, counters, self.position, self.num_bad, scalars)
         raise_if_halted(self.reporter.last_counters, self.state)
 
     def save(self) -> None:
