@@ -102,6 +102,12 @@ class Every:
             return secs // self._secs > previous_secs // self._secs
         return False
 
+    def falls_on(self, other: "Every") -> bool:
+        """Is `other` due wherever this is? Only where both are, and neither by time, and this is a multiple of it."""
+        if not (self._steps and other._steps):
+            return False
+        return self._steps * other._per_steps % (self._per_steps * other._steps) == 0
+
 
 def nearest(text: str, default: str = "1000 steps") -> str:
     """The duration that `text` most likely meant."""

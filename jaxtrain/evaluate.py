@@ -88,10 +88,12 @@ class Evaluator:
     def __init__(self, compile_eval_step: Callable[[Mapping[str, Any]], EvalStep]):
         self._compile = compile_eval_step
         self._compiled: dict[Any, EvalStep] = {}
+        self.metrics: dict[str, tuple[str, ...]] = {}  # the numbers of each evaluation that was checked, by its name
 
     def check(self, evaluation: Evaluation, params: Params, model_state: ModelState) -> None:
         """Run one batch of zeros, so that an evaluation that cannot work fails now. No example is read."""
-        compute(merge_on_host(None, self._step(evaluation)(params, model_state, evaluation.zeros())))
+        numbers = compute(merge_on_host(None, self._step(evaluation)(params, model_state, evaluation.zeros())))
+        self.metrics[evaluation.name] = tuple(numbers)
 
     def run(
         self, evaluation: Evaluation, params: Params, model_state: ModelState, should_stop: Callable[[], bool]

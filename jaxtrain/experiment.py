@@ -95,16 +95,21 @@ class Experiment:
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
 
     @property
-    def _compiler_options(self) -> dict[str, Any]:
+    def compiler_options(self) -> dict[str, Any]:
+        """XLA's options for every program of this run."""
         platform = self.mesh.devices.flat[0].platform
         return compiler_options(platform, self.config.deterministic, self.autotune_dir)
 
-    def init_state(self) -> TrainState:
-        """Make the state before step 1, sharded from its birth."""
+    def init_state(self, weights: Any = None) -> TrainState:
+        """Make the state before step 1, sharded from its birth. weights: of `init` (step.py); they are consumed."""
         init = _make_init(self.config, self.task, self.optimizer)
         batch = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in self.abstract_batch.items()}
-        make = jax.jit(lambda key: init(key, zeros_like(batch)), out_shardings=self._shardings)
-        return make(jax.device_put(jax.random.key(self.config.seed), sharding.replicated(self.mesh)))
+        make = jax.jit(
+            lambda key, weights: init(key, zeros_like(batch), weights),
+            out_shardings=self._shardings,
+            donate_argnums=1,
+        )
+        return make(jax.device_put(jax.random.key(self.config.seed), sharding.replicated(self.mesh)), weights)
 
     def compile_train_step(self) -> Any:
         """Compile `train_step(state, batch) -> (state, metrics)`. The state is donated."""
@@ -114,7 +119,7 @@ class Experiment:
             self.abstract_batch,
             donate_argnums=(0,),
             out_shardings=(self._shardings, sharding.replicated(self.mesh)),
-            options=self._compiler_options,
+            options=self.compiler_options,
         )
 
     def train_step(self) -> Any:
@@ -139,7 +144,7 @@ class Experiment:
             self.abstract_state.model_state,
             abstract_batch,
             out_shardings=sharding.replicated(self.mesh),
-            options=self._compiler_options,
+            options=self.compiler_options,
         )
 
     def compile_drain(self) -> Any:

@@ -8,6 +8,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -25,6 +26,7 @@ class _Kept:
     step: int
     interval: Interval
     counters: Counters
+    scalars: Mapping[str, Any]
     host: Mapping[str, Any]
 
 
@@ -89,9 +91,18 @@ class Reporter:
         self._kept: _Kept | None = None
 
     def keep(
-        self, step: int, interval: Interval, counters: Counters, examples_seen: int, bad_examples: int = 0
+        self,
+        step: int,
+        interval: Interval,
+        counters: Counters,
+        examples_seen: int,
+        bad_examples: int = 0,
+        scalars: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """Remember a log point, and write the one before it. Arrays given here must not be donated later."""
+        """Remember a log point, and write the one before it. Arrays given here must not be donated later.
+
+        scalars: of callbacks, on the device or not.
+        """
         rates = self.timer.take()
         rates["examples_per_sec"] = self._batch_size / rates["step_secs"]
         host: dict[str, Any] = {**rates, "examples_seen": examples_seen}
@@ -100,7 +111,7 @@ class Reporter:
         if self._tokens_per_example:
             host["tokens_per_sec"] = rates["examples_per_sec"] * self._tokens_per_example
             host["tokens_seen"] = examples_seen * self._tokens_per_example
-        kept, self._kept = self._kept, _Kept(step, interval, counters, host)
+        kept, self._kept = self._kept, _Kept(step, interval, counters, scalars, host)
         self._write(kept)
 
     def flush(self) -> None:
@@ -138,12 +149,13 @@ class Reporter:
     def _write(self, kept: _Kept | None) -> None:
         if kept is None:
             return
-        interval, counters = jax.device_get((kept.interval, kept.counters))
+        interval, counters, extra = jax.device_get((kept.interval, kept.counters, dict(kept.scalars)))
         self.last_counters = counters
         scalars = compute(interval.metrics)
         if interval.num_steps == 0:  # every batch was skipped or empty: there is no mean to tell
             scalars = dict.fromkeys(scalars, float("nan"))
         scalars |= {"skipped": int(counters.skipped), "empty": int(counters.empty), **kept.host}
+        scalars |= {name: float(value) for name, value in extra.items()}
         self._emit(kept.step, "train", scalars)
         self._on_log(kept.step, scalars)
 

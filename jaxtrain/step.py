@@ -79,16 +79,25 @@ class TrainState:
 
 def make_init(
     task: Task, optimizer: optax.GradientTransformation, *, params_dtype: Any = jnp.float32, ema: bool = False
-) -> Callable[[Array, Batch], TrainState]:
-    """Give `init(key, batch)`, which makes the state before step 1. `batch`: one of the run's, [k, batch / k, ...].
+) -> Callable[..., TrainState]:
+    """Give `init(key, batch, weights=None)`, which makes the state before step 1.
 
     ema: keep a moving average of the parameters, which starts as they are.
+    batch: one of the run's, [k, batch / k, ...].   weights: (params, model_state) to take, with None for each leaf that
+    is to be new; whatever else in the state begins with the parameters begins with these.
     """
 
-    def init(key: Array, batch: Batch) -> TrainState:
+    def init(key: Array, batch: Batch, weights: tuple[Params, ModelState] | None = None) -> TrainState:
         microbatch = jax.tree.map(lambda x: x[0], batch)
         params, model_state = task.init(jax.random.fold_in(key, 0), microbatch)
         params = cast(nn.unbox(params), params_dtype)  # without the annotations that partitioning.py reads
+        if weights is not None:
+            params, model_state = jax.tree.map(
+                lambda given, new: new if given is None else given,
+                weights,
+                (params, model_state),
+                is_leaf=lambda leaf: leaf is None,
+            )
         output = zeros_like(jax.eval_shape(lambda: task.loss(params, model_state, microbatch, key, True)))
         metrics = _step_metrics(output.loss, output.metrics, jnp.zeros(()), jnp.zeros(()))
 

@@ -12,7 +12,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from jaxtrain import compiling, resume, session, sharding
+from jaxtrain import compiling, init_from, resume, session, sharding
 from jaxtrain.callbacks import Callbacks
 from jaxtrain.check import checked
 from jaxtrain.checkpoint import Checkpoints
@@ -73,8 +73,10 @@ def train(
         compiling.enable_cache(config.compile_cache)
         experiment = assemble(config, autotune_dir=str(here.workdir.autotune_dir))
         timeline.mark("data and model")
-        if fresh and (aside := here.workdir.set_aside()):
-            _logger.warning("--fresh: what the workdir held is now in %s", aside)
+        if fresh:
+            init_from.check(config.init_from, experiment.abstract_state, here.workdir.path)
+            if aside := here.workdir.set_aside():
+                _logger.warning("--fresh: what the workdir held is now in %s", aside)
         checkpoints = stack.enter_context(contextlib.closing(experiment.open_checkpoints(here.workdir)))
         start = resume.start_from(checkpoints.newest())
         launch = resume.describe_launch(experiment)
@@ -92,7 +94,7 @@ def train(
                 here.workdir.write_status("finished", start.step)  # it was killed before it could say so
             return _result(here, "finished", start.step, None)
 
-        state = checkpoints.restore(start.step, experiment.abstract_state) if start.step else experiment.init_state()
+        state = init_from.state_at(experiment, checkpoints, start.step)
         timeline.mark("restoring the state" if start.step else "making the state")
         callbacks = Callbacks(experiment, here.workdir.path, state)
         here.begin(config, launch, start.step)
@@ -136,6 +138,7 @@ class Loop:
         self.evaluator = Evaluator(experiment.compile_eval_step)
         for evaluation in experiment.evaluations:
             self.evaluator.check(evaluation, eval_params(state), state.model_state)
+        callbacks.run.eval_metrics = self.evaluator.metrics
         timeline.mark("compiling")
 
         _logger.info("%s", sharding.describe(state, experiment.sharded_by))
@@ -183,6 +186,7 @@ class Loop:
             if item is None:
                 return
             batch, loaded = item
+            self.callbacks.on_batch(self.pace.step + 1, batch)
             self.state, metrics = self.train_step(self.state, batch)
             in_flight.append(metrics["loss"].total)
             if len(in_flight) > _MAX_STEPS_IN_FLIGHT:
@@ -218,7 +222,8 @@ class Loop:
         full = self.state.interval
         empty, counters = self.drain(full, self.state.counters)
         self.state = dataclasses.replace(self.state, interval=empty)
-        self.reporter.keep(self.pace.step, full, counters, self.position, self.num_bad)
+        scalars = self.callbacks.run.scalars
+        self.reporter.keep(self.pace.step, full, counters, self.position, self.num_bad, scalars)
         raise_if_halted(self.reporter.last_counters, self.state)
 
     def save(self) -> None:

@@ -128,5 +128,18 @@ def test_time_is_due_when_a_multiple_lies_between_two_moments():
     assert every.due(4, secs=41.0, previous_secs=19.0)
 
 
+@given(*[st.integers(1, 12)] * 5)
+def test_a_multiple_is_due_only_where_the_other_is(ours, theirs, batch_size, num_examples, factor):
+    def every(text):
+        return Every(Duration.parse(text), batch_size, num_examples)
+
+    one, other = every(f"{ours} epochs"), every(f"{theirs} examples")
+    if one.falls_on(other):
+        assert all(other.due(step) for step in range(1, 200) if one.due(step))
+    assert every(f"{factor * theirs} examples").falls_on(other)
+    assert not every(f"{2 * theirs + 1} examples").falls_on(every(f"{2 * theirs} examples"))
+    assert not any(every(text).falls_on(other) or other.falls_on(every(text)) for text in ("", "1 hour"))
+
+
 def test_never_is_never_due():
     assert not any(Every(None, 1).due(step, step * 1e9) for step in range(1, 100))

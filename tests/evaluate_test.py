@@ -98,6 +98,7 @@ def test_fewer_batches_are_the_first_ones(compiled, experiment, state):
 def test_the_check_reads_no_example_and_compiles_what_is_needed_later(compiled, experiment, state):
     for evaluation in experiment.evaluations:
         compiled[0].check(evaluation, state.params, state.model_state)
+        assert set(compiled[0].metrics[evaluation.name]) == {"loss", "accuracy"}
     run(compiled, experiment, state, "seven")
     run(compiled, experiment, state, "first")
     assert sorted(compiled[1]) == [(1, 4), (7, 4), (64, 4), (NUM_ROWS, 4)]

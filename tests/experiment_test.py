@@ -229,7 +229,14 @@ def test_checkpoints_are_kept_by_the_durations_of_the_config(tmp_path, experimen
 # Every key of the schema is read.
 
 # Groups that are read under another name than their own; what has a type is built as a `spec`.
-OWNERS = {"Eval": {"spec", "evaluation"}, "EvalData": {"data"}, "ShardingRule": {"rule"}, "ParamGroup": {"group"}}
+OWNERS = {
+    "Eval": {"spec", "evaluation"},
+    "EvalData": {"data"},
+    "ShardingRule": {"rule"},
+    "InitFrom": {"init_from"},
+    "ParamGroup": {"group"},
+    "Rename": {"rename", "spec"},
+}
 OPEN = {"type", "options"}
 
 

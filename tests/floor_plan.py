@@ -32,7 +32,8 @@ FLOORS = (
     },
     {"tasks", "build", "check", "optimizers"},
     {"step", "accumulation"},
-    {"evaluate", "params", "generate", "export", "reporting", "nonfinite", "experiment", "resume", "session"}
+    {"evaluate", "params", "generate", "export", "reporting", "nonfinite"}
+    | {"experiment", "init_from", "resume", "session"}
     | {"callbacks", "watchdog", "preemption"},
     {"train"},
     {"plan", "drill", "replay", "verify", "doctor", "launch", "runs"},

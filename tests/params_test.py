@@ -70,7 +70,7 @@ def test_leaves_are_placed_as_a_state_says(workdir, state):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, axes))
 
     params, model_state = jax.tree.map(describe, (state.params, state.model_state))
-    loaded = load(workdir, "latest", SimpleNamespace(params=params, model_state=model_state))
+    loaded = load(workdir, "latest", SimpleNamespace(params=params, model_state=model_state, ema=None))
     assert loaded.params["a"]["kernel"].sharding.shard_shape((2, 3)) == (1, 3)
     assert_bit_equal(on_the_host(loaded.params), on_the_host(state.params))
 

@@ -125,6 +125,17 @@ def test_what_is_kept_is_written_before_an_evaluation_of_its_step(made):
     assert not reporter.has_line("test", 2)
 
 
+def test_numbers_of_callbacks_are_read_with_the_line_that_they_are_of(made):
+    reporter, reads = made(), []
+    reporter.keep(2, interval(np.float32(2)), counters(), 8, scalars={"norm": OnDevice(np.float32(0.1), reads, "norm")})
+    assert reads == []
+    reporter.keep(4, interval(np.float32(2)), counters(), 16)
+    reporter.flush()
+    first, second = read_lines(made.path)
+    assert (reads, first["norm"]) == (["norm"], float(np.float32(0.1)))
+    assert "norm" not in second
+
+
 def test_reading_a_line_moves_nothing_else_between_host_and_devices(made):
     reporter = made()
     kept = jax.device_put((interval(jnp.float32(3)), counters()))

@@ -18,7 +18,7 @@ RUNTIME_NAMES = {
     "data": ("seed",),
     "optimizer": ("learning_rate",),
     "schedule": ("num_steps",),
-    "callbacks": ("config",),
+    "callbacks": ("config", "experiment"),
 }
 OPEN = (Spec, Data, EvalData, Optimizer, Schedule)
 

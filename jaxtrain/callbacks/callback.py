@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +10,23 @@ from jaxtrain.build import build
 from jaxtrain.config import Config
 from jaxtrain.experiment import Experiment
 from jaxtrain.step import TrainState
+from jaxtrain.typing import Batch
+from jaxtrain.writers.jsonl import read_lines
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
 class Run:
-    """A run, for reading. Only `stop` has an effect.
+    """A run, for reading. Only `stop` and `add_scalars` have an effect.
 
     state: the newest TrainState. Its arrays are consumed by the next step: copy what you keep.
     source: the training examples.   eval_sources: the examples of each eval, by its name.
     num_steps: the last step; None when the duration is a time.
     write_text: shows a text in the log and the other writers, given (step, name, text).
     pause: leaves seconds that a callback took out of the time of the steps.
+    eval_metrics: the names of the numbers of each eval, by its name, from `on_start` on.
+    scalars: what `add_scalars` was given since this step began.
     """
 
     config: Config
@@ -35,22 +39,40 @@ class Run:
     stop_reason: str | None = None
     write_text: Callable[[int, str, str], None] = lambda step, name, text: None
     pause: Callable[[float], None] = lambda secs: None
+    eval_metrics: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    scalars: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def stop(self, reason: str) -> None:
         """Ask the run to end after this step, as if its duration were over."""
         self.stop_reason = self.stop_reason or reason
 
+    def add_scalars(self, scalars: Mapping[str, Any]) -> None:
+        """Add numbers to the train line of the step that begins, if that has one; to be called in `on_batch`.
+
+        They may be on the device: they are read when the line is written. Names with "/" are not shown on the console.
+        """
+        self.scalars = {**self.scalars, **scalars}
+
+    def history(self, split: str) -> list[dict[str, Any]]:
+        """Give the lines of metrics.jsonl of "train" or an eval, oldest first, those of earlier launches too."""
+        return [line for line in read_lines(self.workdir / "metrics.jsonl") if line["split"] == split]
+
 
 class Callback:
     """Override what you need. A callback reads; it never edits the state. An exception in one ends the run.
 
-    At a step: the log point, the checkpoint and the evaluations (each with `on_eval`), then `on_step`. What happens in
-    the background is told when it is known: `on_log` at the log point after, `on_checkpoint` before the log point of
-    the step that learns of it. `scalars` are the numbers of the line just written to metrics.jsonl.
+    `on_start`; then for each step `on_batch`, the step itself, the log point, the checkpoint, the evaluations in the
+    order of the config (each with `on_eval`), `on_step`; after the last step `on_end`, or `on_error`. What happens in
+    the background is told when it is known: `on_log` at the log point after, or when a checkpoint or an evaluation
+    brings the line to the disk; `on_checkpoint` before the log point of the step that learns of it. Several callbacks
+    are called in the order of the config. `scalars` are the numbers of the line just written to metrics.jsonl.
     """
 
     def on_start(self, run: Run) -> None:
         """Before the first step; after a resume too."""
+
+    def on_batch(self, run: Run, step: int, batch: Batch) -> None:
+        """Before each step, with the batch that it takes, [k, batch / k, ...]. `run.state` is the state before it."""
 
     def on_step(self, run: Run, step: int) -> None:
         """After each step. The device may still be busy with it: reading `run.state` waits."""
@@ -85,14 +107,20 @@ class Callbacks:
             state=state,
         )
         self._all: tuple[Callback, ...] = tuple(
-            build(spec, f"callbacks.{name}", config=experiment.config)
+            build(spec, f"callbacks.{name}", config=experiment.config, experiment=experiment)
             for name, spec in experiment.config.callbacks.items()
         )
         self._steppers = tuple(c for c in self._all if type(c).on_step is not Callback.on_step)
+        self._batchers = tuple(c for c in self._all if type(c).on_batch is not Callback.on_batch)
 
     def on_start(self) -> None:
         for callback in self._all:
             callback.on_start(self.run)
+
+    def on_batch(self, step: int, batch: Batch) -> None:
+        self.run.scalars = {}
+        for callback in self._batchers:
+            callback.on_batch(self.run, step, batch)
 
     def on_step(self, step: int) -> None:
         for callback in self._steppers:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from jaxtrain.callbacks.callback import Callback, Run
-from jaxtrain.writers.jsonl import read_lines
 
 _logger = logging.getLogger(__name__)
 
@@ -24,8 +23,7 @@ class NgramBaselines(Callback):
     def on_end(self, run: Run) -> None:
         train, held_out = (_tokens(source) for source in (run.source, run.eval_sources[self.eval_name]))
         losses = ngram_losses(train, held_out, max(self.orders), run.source.vocab_size)
-        lines = read_lines(run.workdir / "metrics.jsonl")  # the launch before may have made the last evaluation
-        loss = [line["loss"] for line in lines if line["split"] == self.eval_name][-1]
+        loss = run.history(self.eval_name)[-1]["loss"]  # the launch before may have made the last evaluation
         tables = ", ".join(f"order {order} {losses[order]:.3f}" for order in self.orders)
         _logger.info(
             "%s loss %.3f nats per token; tables counted on the training split: %s", self.eval_name, loss, tables

@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,15 +39,26 @@ def read_state(path: pathlib.Path, manifest: Manifest, abstract_state: PyTree) -
 def read_part(path: pathlib.Path, manifest: Manifest, abstract_part: Mapping[str, PyTree]) -> dict[str, PyTree]:
     """Restore some fields of the state in a verified checkpoint, reading nothing of the others.
 
-    abstract_part: a field's name -> its `jax.ShapeDtypeStruct` leaves; one without a sharding becomes a NumPy array.
-    Raises CheckpointError when a leaf of these fields differs from what was saved.
+    abstract_part: a field's name -> its leaves, as `read_leaves` wants them. Raises CheckpointError when a leaf of
+    these fields differs from what was saved.
     """
     wanted = leaves.named(abstract_part)
     saved = {name: leaf for name, leaf in manifest.leaves.items() if name.partition("/")[0] in abstract_part}
     leaves.check_same(saved, leaves.describe(wanted), f"The checkpoint {path}")
-    abstract = leaves.stored(wanted)
+    return jax.tree.unflatten(jax.tree.structure(abstract_part), list(read_leaves(path, wanted).values()))
+
+
+def read_leaves(path: pathlib.Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Read some leaves of a verified checkpoint by their names, and no byte of the others.
+
+    wanted: `jax.ShapeDtypeStruct`; one without a sharding becomes a NumPy array. Shapes must be those that were saved;
+    floats are converted to the dtype that is wanted. Raises CheckpointError.
+    """
+    abstract = leaves.stored(dict(wanted))
     how = {
-        name: ocp.ArrayRestoreArgs(sharding=leaf.sharding) if leaf.sharding else ocp.RestoreArgs(np.ndarray)
+        name: ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)
+        if leaf.sharding
+        else ocp.RestoreArgs(np.ndarray, dtype=leaf.dtype)
         for name, leaf in abstract.items()
     }
     arguments = ocp.args.PyTreeRestore(item=abstract, restore_args=how, partial_restore=True)
@@ -55,11 +67,14 @@ def read_part(path: pathlib.Path, manifest: Manifest, abstract_part: Mapping[str
             restored = checkpointer.restore(path / ITEM_NAME, args=arguments) if abstract else {}
     except (OSError, ValueError) as error:
         raise CheckpointError(f"The checkpoint {path} verifies but cannot be read: {error}") from error
-    filled = [
-        restored[name] if name in restored else _empty(leaf) if leaf.sharding else np.zeros(leaf.shape, leaf.dtype)
+    return {
+        name: restored[name]
+        if name in restored
+        else _empty(leaf)
+        if leaf.sharding
+        else np.zeros(leaf.shape, leaf.dtype)
         for name, leaf in wanted.items()
-    ]
-    return jax.tree.unflatten(jax.tree.structure(abstract_part), filled)
+    }
 
 
 def _placed(leaf: jax.Array | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

@@ -136,13 +136,14 @@ def words(allowed: str, pattern: str, *, reserved: Sequence[str] = ()) -> Limit:
     return Limit(f"must be {allowed}" + "".join(f', not "{word}"' for word in reserved), accepts, nearest)
 
 
-def regex() -> Limit:
-    """A regular expression that is not empty."""
+def regex(*, empty: str = "") -> Limit:
+    """A regular expression. `empty` says what "" means; without it, "" is refused."""
 
     def accepts(value: str) -> bool:
         try:
-            return bool(re.compile(value)) and value != ""
+            return bool(re.compile(value)) and (value != "" or bool(empty))
         except re.error:
             return False
 
-    return Limit("must be a regular expression, and not empty", accepts, lambda value: re.escape(value) or None)
+    words = "must be a regular expression" + (f', or "" ({empty})' if empty else ", and not empty")
+    return Limit(words, accepts, lambda value: re.escape(value) or None)

@@ -188,6 +188,32 @@ class Sharding:
 
 
 @dataclasses.dataclass(frozen=True)
+class Rename:
+    """How names of saved leaves become those of the model."""
+
+    # A regular expression, searched for in names like "block/attention/query/kernel"; every match is replaced.
+    match: Annotated[str, limits.regex()] = ""
+    # What takes its place, in which \1 is the first group of `match`.
+    replace: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class InitFrom:
+    """The weights that a fresh run starts from. A resumed run has its own."""
+
+    # A workdir (its newest checkpoint), one of its checkpoints/<step>, or a .safetensors file; "" for new weights.
+    path: str = ""
+    # Applied to the names of saved leaves, each to what the ones before it made.
+    rename: Annotated[Mapping[str, Rename], Name] = dataclasses.field(default_factory=dict)
+    # Leaves of the model that keep their initial values, although the source may have them.
+    keep: Annotated[str, limits.regex(empty="none")] = ""
+    # Saved leaves that are left out, by the names they were saved under.
+    drop: Annotated[str, limits.regex(empty="none")] = ""
+    # Convert floats also to a dtype that does not hold all their bits.
+    cast: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class Checkpoint:
     """When the state is saved and what is kept."""
 
@@ -229,6 +255,7 @@ class Config:
     duration: Annotated[str, limits.length()] = ""
     # Examples per step, over all devices and microbatches.
     batch_size: Count = 32
+    init_from: InitFrom = InitFrom()
     # Where compiled programs are kept: a directory, "auto" for one of this user's own, "" for nowhere.
     compile_cache: str = "auto"
     # Use only operations that give the same bits each time.

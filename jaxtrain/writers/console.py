@@ -14,7 +14,8 @@ from rich.table import Table
 
 _logger = logging.getLogger(__name__)
 
-# Lines of metrics.jsonl hold these, too; here they would only be in the way, or come in another form.
+# Lines of metrics.jsonl hold these, too; here they would only be in the way, or come in another form. So would names
+# with "/", as "grads/Dense_0/norm".
 _HIDDEN = ("learning_rate", "step_secs", "data_wait_secs", "examples_per_sec", "tokens_per_sec")
 _HIDDEN_TOTALS = ("examples_seen", "tokens_seen")
 _SHOWN_IF_NOT_ZERO = ("skipped", "empty")
@@ -119,7 +120,7 @@ def _metrics(scalars: Mapping[str, float]) -> list[str]:
     shown = []
     for name in sorted(scalars, key=lambda name: name != "loss"):  # the loss first, the others as they come
         is_zero = name in _SHOWN_IF_NOT_ZERO and not scalars[name]
-        if name not in (*_HIDDEN, *_HIDDEN_TOTALS) and not is_zero:
+        if name not in (*_HIDDEN, *_HIDDEN_TOTALS) and "/" not in name and not is_zero:
             value = scalars[name]
             shown.append(f"{name} {value}" if isinstance(value, int) else f"{name} {value:.4g}")
     return shown

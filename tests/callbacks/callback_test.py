@@ -1,4 +1,5 @@
 import inspect
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,7 @@ from tests.classifier import Recorder, checked_config
 
 CALLS = {
     "on_start": (),
+    "on_batch": (3, {"image": None}),
     "on_step": (3,),
     "on_log": (3, {"loss": 1.0}),
     "on_checkpoint": (3,),
@@ -66,6 +68,23 @@ def test_a_callback_overrides_only_what_it_needs(tmp_path, name):
 def test_a_step_calls_only_those_that_want_to_hear_of_steps(tmp_path):
     callbacks = Callbacks(experiment(end=OnlyEnd(), recorder=Told("recorder", [])), tmp_path, "state")
     assert [type(callback) for callback in callbacks._steppers] == [Told]
+    assert [type(callback) for callback in callbacks._batchers] == [Told]
+
+
+def test_scalars_are_those_that_were_added_since_the_step_began(tmp_path):
+    callbacks = Callbacks(experiment(), tmp_path, "state")
+    for name in ("a", "b"):
+        callbacks.run.add_scalars({name: 1.0})
+    assert callbacks.run.scalars == {"a": 1.0, "b": 1.0}
+    callbacks.on_batch(4, None)
+    assert callbacks.run.scalars == {}
+
+
+def test_the_history_of_a_split_is_what_metrics_jsonl_holds_of_it(tmp_path):
+    run = Callbacks(experiment(), tmp_path, "state").run
+    lines = [{"step": step, "time": 0.0, "split": split} for step, split in ((2, "train"), (2, "test"), (4, "train"))]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert run.history("train") == [lines[0], lines[2]]
 
 
 def test_a_run_shows_what_there_is_to_read(tmp_path):

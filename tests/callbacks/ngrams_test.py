@@ -1,3 +1,4 @@
+import functools
 import logging
 import math
 from collections import defaultdict
@@ -6,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from jaxtrain.callbacks import Run
 from jaxtrain.callbacks.ngrams import NgramBaselines, ngram_losses
 from jaxtrain.writers.jsonl import MetricsFile
 
@@ -85,6 +87,7 @@ def test_the_tables_are_told_beside_the_last_loss_of_the_eval(caplog, tmp_path):
     train, held_out = rng.integers(VOCAB, size=60).tolist(), rng.integers(VOCAB, size=40).tolist()
     sources = {"test": Tokens(held_out), "other": None}
     run = SimpleNamespace(source=Tokens(train), eval_sources=sources, workdir=tmp_path)
+    run.history = functools.partial(Run.history, run)
     callback = NgramBaselines(eval_name="test", orders=(0, 2))
     file = MetricsFile(tmp_path / "metrics.jsonl")
     for step, split, loss in ((5, "test", 9.0), (10, "test", 1.5), (10, "other", 7.0)):

@@ -8,6 +8,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxtrain.checkpoint import Checkpoints
+from jaxtrain.checkpoint.leaves import named
+from jaxtrain.checkpoint.restore import read_leaves
 from jaxtrain.errors import CheckpointError
 from tests.checkpoint import states
 
@@ -87,6 +89,16 @@ def test_another_dtype_shape_or_structure_is_refused_leaf_by_leaf(saved, field, 
     with pytest.raises(CheckpointError) as caught:
         saved.restore(3, states.abstract(state))
     assert told in str(caught.value)
+
+
+def test_single_leaves_are_read_by_name_with_another_dtype_where_asked(saved):
+    leaves = named(states.make_state())
+    wanted = {name: leaves[name] for name in ("params/dense.0/kernel", "flags/1")}
+    wanted["params/dense/0/kernel"] = jax.ShapeDtypeStruct((8, 16), jnp.float32)  # saved as bfloat16
+    found = read_leaves(saved._directory / "3", wanted)
+    assert found.keys() == wanted.keys()
+    for name, leaf in found.items():
+        assert states.bits(leaf) == states.bits(leaves[name].astype(wanted[name].dtype))
 
 
 def test_a_missing_or_damaged_step_is_refused_with_its_path(saved):

@@ -67,6 +67,8 @@ def test_a_wrong_value_is_refused_and_the_nearest_right_one_known(limit, value, 
         (limits.import_path("optax:adamw"), "my_pkg.sub:Class.method"),
         (limits.import_path("optax:adamw"), object()),
         (limits.import_path("optax:adamw", empty="as in data"), ""),
+        (limits.regex(), "^a"),
+        (limits.regex(empty="none"), ""),
     ],
 )
 def test_values_at_the_bounds_are_accepted(limit, value):

@@ -24,7 +24,7 @@ def test_every_problem_is_told_in_one_go_with_what_is_allowed_and_the_nearest_ri
     lines = str(error.value).splitlines()
     assert lines[0] == "The config has 4 problems:"
     for start, allowed, fix in [
-        ("--config.batch_sze=8:", "batch_size, compile_cache", "Use --config.batch_size=8."),
+        ("--config.batch_sze=8:", "batch_size, init_from", "Use --config.batch_size=8."),
         ("--config.duration=-5 steps:", '"3 epochs"', "Use --config.duration='5 steps'."),
         (
             "--config.optimizer.learning_rate=nan:",

@@ -130,6 +130,13 @@ def on_a_terminal(**env):
     return output.decode()
 
 
+def test_statistics_of_groups_are_not_shown(caplog):
+    caplog.set_level("INFO")
+    Console(Progress(num_steps=9)).write_scalars(1, "train", {"loss": 0.5, "grads/Dense_0/norm": 2.0}, 0.0)
+    assert "loss 0.5" in caplog.text
+    assert "grads" not in caplog.text
+
+
 def test_on_a_terminal_a_bar_moves_below_whole_lines():
     output = on_a_terminal()
     assert "━" in output
