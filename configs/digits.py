@@ -35,8 +35,8 @@ def get_config():
     config.schedule.type = "jaxtrain.optimizers:cosine"
     config.schedule.warmup = "1 epochs"
 
-    config.evals.validation = {"data": {"split": "validation"}, "every": "5 epochs", "batch_size": 269}
-    config.evals.test = {"data": {"split": "test"}, "batch_size": 269}
+    config.evals.validation = {"data": {"split": "validation"}, "every": "5 epochs"}
+    config.evals.test = {"data": {"split": "test"}}
     config.log.every = "1 epochs"
     config.checkpoint.every = "10 epochs"
     return config

@@ -14,7 +14,7 @@ from jaxtrain.config import Config, Mesh, Sharding
 from jaxtrain.config.schema import Optimizer, Schedule
 from jaxtrain.errors import ConfigError
 from jaxtrain.metrics import Mean
-from jaxtrain.optimizers import cosine, linear, make_optimizer, with_warmup
+from jaxtrain.optimizers import cosine, linear, make_optimizer, sgd, with_warmup
 from jaxtrain.partitioning import state_shardings
 from jaxtrain.sharding import BATCH_AXES, make_mesh
 from jaxtrain.step import make_init, make_train_step
@@ -262,3 +262,21 @@ def test_options_reach_the_optimizer_and_its_defaults_are_its_own():
         actual, _ = made.update(grads, made.init(params), params)
         expected, _ = plain.update(grads, plain.init(params), params)
         np.testing.assert_allclose(actual["w"], expected["w"], rtol=1e-6)
+
+
+def test_the_decay_of_sgd_is_part_of_the_gradient_and_passes_through_the_momentum():
+    rate, momentum, decay = 0.1, 0.9, 0.3
+    params = {"a": np.array([1.0, -2.0], np.float32), "b": np.array([4.0], np.float32)}
+    grads = [
+        {"a": np.array([0.5, 1.0], np.float32), "b": np.array([2.0], np.float32)},
+        {"a": np.ones(2), "b": np.ones(1)},
+    ]
+    optimizer = sgd(rate, momentum, weight_decay=decay, mask={"a": True, "b": False})
+    state, current = optimizer.init(params), params
+    velocity = {"a": 0.0, "b": 0.0}
+    for gradient in grads:
+        updates, state = optimizer.update(gradient, state, current)
+        for name, share in (("a", decay), ("b", 0.0)):
+            velocity[name] = momentum * velocity[name] + gradient[name] + share * current[name]
+            np.testing.assert_allclose(updates[name], -rate * velocity[name], rtol=1e-6)
+        current = optax.apply_updates(current, updates)

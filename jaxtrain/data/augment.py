@@ -104,7 +104,7 @@ class RandomResizedCrop:
 
     def random_map(self, example: Example, rng: np.random.Generator) -> Example:
         image = example[self.key]
-        top, left, height, width = self._rectangle(*image.shape[:2], rng)
+        top, left, height, width = self._rectangle(image.shape[0], image.shape[1], rng)
         cut = image[top : top + height, left : left + width]
         return {**example, self.key: resize(cut, self.size, self.size)}
 

@@ -16,7 +16,7 @@ class ViT(nn.Module):
 
     Dims: batch, height, width, channels, seq (1 + patches), embed, heads, mlp. The layers are those of the Transformer,
     with biases, LayerNorm and GELU; so are dtypes and initial values, but for the class token and the head, which
-    start at zero, and the positions, with a standard deviation of 0.02. Images of another size need other positions.
+    start at zero. Images of another size need other positions.
     """
 
     num_classes: int
@@ -47,7 +47,7 @@ class ViT(nn.Module):
         patches = _patches(images, self.patch)
         batch, num_patches, _ = patches.shape
         token = self.param("token", nn.initializers.zeros_init(), (self.embed,))
-        positions = self.param("positions", nn.initializers.normal(0.02), (1 + num_patches, self.embed))
+        positions = self.param("positions", nn.initializers.normal(self.embed**-0.5), (1 + num_patches, self.embed))
         x = Dense(self.embed, bias=True, name="embedding")(patches.astype(token.dtype))
         x = jnp.concatenate([jnp.broadcast_to(token, (batch, 1, self.embed)), x], axis=1) + positions
         x = nn.Dropout(self.dropout, deterministic=not train)(x)
