@@ -72,6 +72,14 @@ def test_a_block_starts_as_the_identity_of_what_is_positive(bottleneck):
     np.testing.assert_array_equal(block(x), np.maximum(x, 0))
 
 
+def test_a_bottleneck_that_halves_the_image_reads_every_pixel():
+    block = Block(3, 8, 2, bottleneck=True, rngs=nnx.Rngs(0))
+    block.convolutions[-1].norm.scale[...] = jnp.ones(32)
+    block.eval()
+    gradient = jax.grad(lambda x: jnp.sum(block(x) ** 2))(IMAGES)
+    assert np.all(np.abs(gradient).max((0, 3)) > 0)
+
+
 def test_batch_statistics_are_used_in_training_and_their_average_in_evaluation():
     layer = Convolution(3, 6, 3, rngs=nnx.Rngs(0))
     convolved = convolve(IMAGES, layer.convolution.kernel[...], 1)
