@@ -4,7 +4,7 @@
     python -m jaxtrain --config=configs/code_lm.py:long     1.300 in 476 s, with six times the steps
 
 The loss is that of the whole validation split. At the end, tables of n-grams counted on the same training files are
-printed beside it: that is what looking up the last one, two or three bytes achieves.
+printed beside it: that is what looking up the last one, two or three bytes achieves. Then the model writes a sample.
 """
 
 from jaxtrain import default_config
@@ -42,6 +42,12 @@ def get_config(variant=""):
     config.log.every = "20 steps"
     config.checkpoint.every = "100 steps"
     config.callbacks.ngrams = {"type": "jaxtrain.callbacks.ngrams:NgramBaselines"}
+    config.callbacks.sample = {
+        "type": "jaxtrain.callbacks.sampling:Samples",
+        "prompts": ("def ",),
+        "max_new_tokens": 120,  # as many as max_seq leaves, nearly
+        "temperature": 0.7,
+    }
 
     if variant == "long":
         config.duration = "1200 steps"

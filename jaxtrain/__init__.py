@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from jaxtrain.callbacks import Callback
     from jaxtrain.config import default_config
     from jaxtrain.metrics import Mean
+    from jaxtrain.params import load_params
     from jaxtrain.step import make_train_step
     from jaxtrain.tasks import Output, Task
     from jaxtrain.train import Result, train
@@ -20,11 +21,12 @@ _HOMES = {
     "Result": "jaxtrain.train",
     "Task": "jaxtrain.tasks",
     "default_config": "jaxtrain.config",
+    "load_params": "jaxtrain.params",
     "make_train_step": "jaxtrain.step",
     "train": "jaxtrain.train",
 }
 
-__all__ = ["Callback", "Mean", "Output", "Result", "Task", "default_config", "make_train_step", "train"]
+__all__ = ["Callback", "Mean", "Output", "Result", "Task", "default_config", "load_params", "make_train_step", "train"]
 
 
 def __getattr__(name: str) -> Any:

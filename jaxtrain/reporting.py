@@ -125,6 +125,11 @@ class Reporter:
         self._emit(step, name, scalars)
         self._file.flush()
 
+    def write_text(self, step: int, name: str, text: str) -> None:
+        """Show a text in every writer; `metrics.jsonl` holds numbers only."""
+        for writer in self._writers:
+            writer.write_text(step, name, text)
+
     def close(self) -> None:
         self._file.close()
         for writer in self._writers:

@@ -147,6 +147,8 @@ class Loop:
             start_step=start.step,
             on_log=self.callbacks.on_log,
         )
+        self.callbacks.run.write_text = self.reporter.write_text
+        self.callbacks.run.pause = self.reporter.timer.pause
         resume.tell_lost_lines(start, self.reporter.has_line)
         if self.reporter.has_line("train", start.step):  # a line made after this step was saved holds its interval
             self.state = dataclasses.replace(state, interval=self.drain(state.interval, state.counters)[0])

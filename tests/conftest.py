@@ -28,3 +28,11 @@ def cli(tmp_path: Path) -> Iterator[runner.Runner]:
     """Start `python -m jaxtrain ...` in `tmp_path`; whatever still runs at the end of the test is killed."""
     with runner.Runner(cwd=tmp_path) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def text_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The workdir of a finished language model's run, trained once (tests/text_run.py). Tests read it or copy it."""
+    from tests import text_run
+
+    return text_run.trained(tmp_path_factory.mktemp("text_run"))

@@ -30,7 +30,7 @@ FLOORS = (
     },
     {"tasks", "build", "check", "optimizers"},
     {"step", "accumulation"},
-    {"evaluate", "generate", "export", "reporting", "nonfinite", "experiment", "resume", "session"}
+    {"evaluate", "params", "generate", "export", "reporting", "nonfinite", "experiment", "resume", "session"}
     | {"callbacks", "watchdog", "preemption"},
     {"train"},
     {"plan", "drill", "replay", "verify", "doctor", "launch", "runs"},

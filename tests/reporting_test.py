@@ -222,3 +222,23 @@ def test_lines_of_later_steps_are_dropped_and_made_again(made):
     assert not again.has_line("train", 6)
     assert [line["step"] for line in read_lines(made.path)] == [2, 4]
     assert not again.has_line("validation", 6)
+
+
+def test_a_text_reaches_every_writer_and_no_line(made):
+    writers = [Texts(), Texts()]
+    reporter = made(writers=writers)
+    reporter.write_text(3, "sample", "def f")
+    reporter.close()
+    assert [writer.texts for writer in writers] == [[(3, "sample", "def f")]] * 2
+    assert made.path.read_bytes() == b""
+
+
+class Texts:
+    def __init__(self):
+        self.texts = []
+
+    def write_text(self, step, name, text):
+        self.texts.append((step, name, text))
+
+    def close(self):
+        pass

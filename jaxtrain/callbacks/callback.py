@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ class Run:
     state: the newest TrainState. Its arrays are consumed by the next step: copy what you keep.
     source: the training examples.   eval_sources: the examples of each eval, by its name.
     num_steps: the last step; None when the duration is a time.
+    write_text: shows a text in the log and the other writers, given (step, name, text).
+    pause: leaves seconds that a callback took out of the time of the steps.
     """
 
     config: Config
@@ -31,6 +33,8 @@ class Run:
     num_steps: int | None
     state: TrainState
     stop_reason: str | None = None
+    write_text: Callable[[int, str, str], None] = lambda step, name, text: None
+    pause: Callable[[float], None] = lambda secs: None
 
     def stop(self, reason: str) -> None:
         """Ask the run to end after this step, as if its duration were over."""

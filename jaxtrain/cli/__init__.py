@@ -12,6 +12,9 @@ from jaxtrain.redact import redact
 # Subcommand -> the module with its `main(argv) -> exit code`, and what it does.
 COMMANDS = {
     "train": ("jaxtrain.cli.train_command", "train or resume a run (the default)"),
+    "evaluate": ("jaxtrain.cli.evaluate_command", "run the evaluations of a run on one of its checkpoints"),
+    "generate": ("jaxtrain.cli.generate_command", "continue prompts with a run's language model"),
+    "export": ("jaxtrain.cli.export_command", "write a checkpoint's parameters as safetensors, and its config"),
     "config": ("jaxtrain.cli.config_command", "print the resolved config and where each value comes from"),
 }
 

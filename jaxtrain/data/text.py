@@ -4,19 +4,18 @@ import fnmatch
 import hashlib
 import os
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from jaxtrain.data.codec import Subwords, make_codec
 from jaxtrain.data.fingerprint import combine, file_digest
 from jaxtrain.data.splits import DEFAULT_SPLITS, check_splits, in_split
 from jaxtrain.data.stream import TokenStream
 from jaxtrain.errors import DataError
 
 STDLIB = "stdlib:"  # as `root`: the directory of the running Python's standard library
-_USUAL_SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 _ENCODE_FILES = 64  # files handed to the tokenizer's threads at once
 
 
@@ -63,15 +62,14 @@ class TextFiles(TokenStream):
             )
         self._content = [hashlib.sha256(content).hexdigest() for content in contents]
         paths = [directory / name for name in self.files]
-        if tokenizer == "bytes":
-            if separator:
-                raise DataError(f"separator={separator!r} needs a tokenizer file; between bytes it is always byte 0")
-            self.vocab_size, self._encoding = 256, "bytes"
-            self._tokens = _join_bytes(paths, contents)
+        self.codec = make_codec(tokenizer, separator)
+        self.vocab_size = self.codec.vocab_size
+        if isinstance(self.codec, Subwords):
+            self._encoding = f"{file_digest(tokenizer)} {self.codec.separator}"
+            self._tokens = _join_tokens(paths, contents, self.codec)
         else:
-            encode, separator_id, self.vocab_size = _load_tokenizer(tokenizer, separator)
-            self._encoding = f"{file_digest(tokenizer)} {separator_id}"
-            self._tokens = _join_tokens(paths, contents, encode, separator_id, self.vocab_size)
+            self._encoding = "bytes"
+            self._tokens = _join_bytes(paths, contents)
         self.num_tokens = len(self._tokens)
 
     def read(self, start: int, stop: int) -> np.ndarray:
@@ -126,43 +124,8 @@ def _join_bytes(paths: Sequence[Path], contents: Sequence[bytes]) -> np.ndarray:
     return np.frombuffer(b"".join(b"\0" + content for content in contents if content), np.uint8)
 
 
-def _load_tokenizer(path: str, separator: str) -> tuple[Callable[[list[str]], list[Any]], int, int]:
-    """Return (texts -> lists of ids, id of the separator, size of the vocabulary)."""
-    try:
-        import tokenizers  # an optional extra: byte models do without it
-    except ImportError as error:
-        raise DataError(
-            f"tokenizer={path!r} needs the package tokenizers: pip install 'jaxtrain[text]'. Or use tokenizer='bytes'"
-        ) from error
-    content = _read(Path(path))
-    try:
-        tokenizer = tokenizers.Tokenizer.from_str(content.decode())
-    except Exception as error:  # the Rust side raises bare Exception
-        raise DataError(f"{path} is not a tokenizers JSON file: {error}") from error
-    # Both would lose tokens or invent them: files are cut to length by the stream.
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    if not separator:
-        separator = next((name for name in _USUAL_SEPARATORS if name in vocabulary), "")
-    if separator not in vocabulary:
-        tried = repr(separator) if separator else f"any of {', '.join(_USUAL_SEPARATORS)}"
-        raise DataError(f"{path} does not know {tried}; name a token of its vocabulary with separator")
-
-    def encode(texts: list[str]) -> list[Any]:
-        return [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
-
-    return encode, vocabulary[separator], max(vocabulary.values()) + 1
-
-
-def _join_tokens(
-    paths: Sequence[Path],
-    contents: Sequence[bytes],
-    encode: Callable[[list[str]], list[Any]],
-    separator_id: int,
-    vocab_size: int,
-) -> np.ndarray:
-    dtype = np.uint16 if vocab_size <= 2**16 else np.int32
+def _join_tokens(paths: Sequence[Path], contents: Sequence[bytes], codec: Subwords) -> np.ndarray:
+    dtype = np.uint16 if codec.vocab_size <= 2**16 else np.int32
     texts = []
     for path, content in zip(paths, contents, strict=True):
         try:
@@ -175,6 +138,6 @@ def _join_tokens(
     texts = [text for text in texts if text]
     pieces = []
     for start in range(0, len(texts), _ENCODE_FILES):
-        for ids in encode(texts[start : start + _ENCODE_FILES]):
-            pieces.append(np.asarray([separator_id, *ids], dtype))
+        for ids in codec.encode_many(texts[start : start + _ENCODE_FILES]):
+            pieces.append(np.asarray([codec.separator, *ids], dtype))
     return np.concatenate(pieces)

@@ -103,7 +103,17 @@ def attend(
     return checkpoint_name(_xla_attention(query, key, value, causal), OUTPUT_NAMES[0])
 
 
-def _xla_attention(query: jax.Array, key: jax.Array, value: jax.Array, causal: bool) -> jax.Array:
+def attend_cached(query: jax.Array, key: jax.Array, value: jax.Array, positions: jax.Array) -> jax.Array:
+    """Compute `attend` for one query of each row, which sees the keys up to its own position.
+
+    query: [batch, 1, heads, head_dim]. key, value: [batch, cache, kv_heads, head_dim]. positions: [batch] int.
+    """
+    return _xla_attention(query, key, value, True, positions)
+
+
+def _xla_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, causal: bool, positions: jax.Array | None = None
+) -> jax.Array:
     """Compute `attend` by plain operations.
 
     jax.nn.dot_product_attention computes the same. With heads moved before seq, and the division by the sum done on
@@ -120,7 +130,11 @@ def _xla_attention(query: jax.Array, key: jax.Array, value: jax.Array, causal: b
     )
     scores = multiply("bkgth,bksh->bkgts", query, key) / math.sqrt(head_dim)
     if causal:
-        scores = jnp.where(jnp.tri(seq, key.shape[2], dtype=bool), scores, -jnp.inf)
+        if positions is None:
+            visible = jnp.tri(seq, key.shape[2], dtype=bool)
+        else:
+            visible = jnp.arange(key.shape[2]) <= positions[:, None, None, None, None]
+        scores = jnp.where(visible, scores, -jnp.inf)
     # Any constant may be taken off all scores of a row; its largest keeps exp from overflowing.
     exp = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
     mixed = multiply("bkgts,bksh->bkgth", exp.astype(value.dtype), value) / jnp.sum(exp, axis=-1, keepdims=True)

@@ -16,9 +16,11 @@ def rotary_angles(seq: int, head_dim: int, base: float) -> jax.Array:
 def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
     """Turn each pair (x[i], x[i + head_dim / 2]) of `x` [batch, seq, heads, head_dim] by its angle.
 
+    angles: [seq, head_dim / 2], or [batch, seq, head_dim / 2] where each row has positions of its own.
+
     The dot product of two rotated vectors depends on their distance only. Computed in float32 (bfloat16 cannot tell
     position 256 from 257), returned in the dtype of `x`.
     """
-    cos, sin = jnp.cos(angles)[:, None, :], jnp.sin(angles)[:, None, :]  # [seq, 1, head_dim / 2]
+    cos, sin = jnp.cos(angles)[..., None, :], jnp.sin(angles)[..., None, :]  # [..., seq, 1, head_dim / 2]
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)

@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxtrain.models.attention import INPUT_NAMES, OUTPUT_NAMES, Implementation, attend
+from jaxtrain.models.attention import INPUT_NAMES, OUTPUT_NAMES, Implementation, attend, attend_cached
 from jaxtrain.models.rotary import rotary_angles, rotate
 
 Norm = Literal["rmsnorm", "layernorm"]
@@ -37,6 +37,9 @@ class Transformer(nn.Module):
     a kernel, divided by sqrt(2 num_layers) where it writes to the residual stream, so that the stream does not grow
     with depth (GPT-2, section 2.3); 1 / sqrt(embed) for embeddings, so that a tied head gives logits of variance 1.
     (With GPT-2's 0.02 a byte model of embed=128 took 200 steps to the loss it now reaches in 100.)
+
+    For generation (generate.py): a pass with the collection "cache" mutable also leaves every layer's keys and values
+    there, [batch, seq, kv_heads, head_dim]. A later pass with `positions` adds one token of each row and reads all.
     """
 
     vocab_size: int
@@ -75,23 +78,29 @@ class Transformer(nn.Module):
         if not self.tie_embeddings:
             self.lm_head = Dense(self.vocab_size)
 
-    def __call__(self, tokens: jax.Array, train: bool = False) -> jax.Array:
-        """tokens: [batch, seq] int. Returns logits [batch, seq, vocab]; those of a position see no later token."""
-        return self.head(self.features(tokens, train))
+    def __call__(self, tokens: jax.Array, train: bool = False, positions: jax.Array | None = None) -> jax.Array:
+        """tokens: [batch, seq] int. Returns logits [batch, seq, vocab]; those of a position see no later token.
 
-    def features(self, tokens: jax.Array, train: bool = False) -> jax.Array:
+        positions: [batch] int, where in the cache the one token of each row stands; None: tokens stand from 0 on.
+        """
+        return self.head(self.features(tokens, train, positions))
+
+    def features(self, tokens: jax.Array, train: bool = False, positions: jax.Array | None = None) -> jax.Array:
         """tokens: [batch, seq] int. Returns what the head reads: [batch, seq, embed]."""
         seq = tokens.shape[1]
         if seq > self.max_seq:
             raise ValueError(f"A sequence of {seq} tokens is longer than the Transformer's max_seq={self.max_seq}.")
         x = self.embedding(tokens)
         if self.position == "learned":
-            x, angles = x + self.positions.embedding[:seq], None
+            table, angles = self.positions.embedding, None
+            x = x + (table[:seq] if positions is None else table[positions][:, None])
         else:
-            angles = rotary_angles(seq, self.head_dim or self.embed // self.heads, self.rotary_base)
+            reach = seq if positions is None else self.max_seq
+            angles = rotary_angles(reach, self.head_dim or self.embed // self.heads, self.rotary_base)
+            angles = angles if positions is None else angles[positions][:, None]
         x = self.input_dropout(x, deterministic=not train)
         for layer in [self.layers] if self.scan_layers else self.layers:
-            x, _ = layer(x, angles, train)
+            x, _ = layer(x, angles, train, positions)
         return self.final_norm(x)
 
     def head(self, features: jax.Array) -> jax.Array:
@@ -134,9 +143,9 @@ def repeated_layer(num_scanned: int, unroll: int, remat: Remat) -> Any:
     if num_scanned:
         layer = nn.scan(
             layer,
-            variable_axes={"params": 0},
+            variable_axes={"params": 0, "cache": 0},
             split_rngs={"params": True, "dropout": True},
-            in_axes=(nn.broadcast, nn.broadcast),
+            in_axes=(nn.broadcast, nn.broadcast, nn.broadcast),
             length=num_scanned,
             unroll=unroll,
         )
@@ -152,16 +161,21 @@ class Layer(nn.Module):
     dropout: float
 
     @nn.compact
-    def __call__(self, x: jax.Array, angles: jax.Array | None, train: bool) -> tuple[jax.Array, None]:
+    def __call__(
+        self, x: jax.Array, angles: jax.Array | None, train: bool, positions: jax.Array | None
+    ) -> tuple[jax.Array, None]:
         """x: [batch, seq, embed]. angles: [seq, head_dim / 2]. Returns the next x, as the carry of a scan."""
         dropout = functools.partial(nn.Dropout(self.dropout), deterministic=not train)
-        x = x + dropout(self.attention(name="attention")(self.norm(name="attention_norm")(x), angles))
+        x = x + dropout(self.attention(name="attention")(self.norm(name="attention_norm")(x), angles, positions))
         x = x + dropout(self.mlp(name="mlp")(self.norm(name="mlp_norm")(x)))
         return x, None
 
 
 class Attention(nn.Module):
-    """Self-attention with grouped key and value heads; rotates queries and keys if angles are given."""
+    """Self-attention with grouped key and value heads; rotates queries and keys if angles are given.
+
+    With `positions` it attends to the cached keys and values, to which it adds its own.
+    """
 
     heads: int
     kv_heads: int
@@ -172,7 +186,7 @@ class Attention(nn.Module):
     causal: bool = True
 
     @nn.compact
-    def __call__(self, x: jax.Array, angles: jax.Array | None) -> jax.Array:
+    def __call__(self, x: jax.Array, angles: jax.Array | None, positions: jax.Array | None) -> jax.Array:
         def project(name: str, heads: int) -> jax.Array:
             return Dense(heads * self.head_dim, bias=self.bias, name=name)(x).reshape(
                 *x.shape[:2], heads, self.head_dim
@@ -183,8 +197,16 @@ class Attention(nn.Module):
             query, key = rotate(query, angles), rotate(key, angles)
         if self.is_initializing():  # with the float32 parameters that are being made, which cuDNN refuses
             mixed = jax.nn.dot_product_attention(query, key, value, is_causal=self.causal)
-        else:
+        elif positions is None:
             mixed = attend(query, key, value, self.implementation, causal=self.causal)
+        else:
+            rows = jnp.arange(x.shape[0])
+            key = self.get_variable("cache", "key").at[rows, positions].set(key[:, 0])
+            value = self.get_variable("cache", "value").at[rows, positions].set(value[:, 0])
+            mixed = attend_cached(query, key, value, positions)
+        if self.is_mutable_collection("cache") and not self.is_initializing():
+            self.put_variable("cache", "key", key)
+            self.put_variable("cache", "value", value)
         return Dense(x.shape[-1], self.output_variance, self.bias, name="out")(mixed.reshape(*x.shape[:2], -1))
 
 

@@ -52,7 +52,7 @@ class ViT(nn.Module):
         x = jnp.concatenate([jnp.broadcast_to(token, (batch, 1, self.embed)), x], axis=1) + positions
         x = nn.Dropout(self.dropout, deterministic=not train)(x)
         for layer in self._layers():
-            x, _ = layer(x, None, train)
+            x, _ = layer(x, None, train, None)
         x = _NORM(name="final_norm")(x[:, 0])
         return nn.Dense(self.num_classes, kernel_init=nn.initializers.zeros_init(), name="head")(x)
 

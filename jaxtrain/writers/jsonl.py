@@ -56,7 +56,7 @@ class MetricsFile:
             )
         if self.has(split, step):
             return False
-        values = {redact(name): _plain(value) for name, value in scalars.items()}
+        values = {redact(name): plain(value) for name, value in scalars.items()}
         record = {"step": int(step), "time": float(time), "split": split, **values}
         self._keys.add((split, int(step)))
         self._unwritten.append((split, int(step)))
@@ -140,7 +140,7 @@ def _decode(text: bytes) -> dict[str, Any] | None:
     return {k: _SPELLINGS.get(v, v) if isinstance(v, str) and k != "split" else v for k, v in record.items()}
 
 
-def _plain(value: Any) -> int | float | str:
+def plain(value: Any) -> int | float | str:
     """A number as JSON holds it without losing a bit."""
     if isinstance(value, int | np.integer):
         return int(value)

@@ -100,3 +100,24 @@ def test_a_switch_is_only_one_where_the_command_has_it(file):
     assert given.switches == frozenset()
     with pytest.raises(ConfigError, match="--fresh"):
         parse(given.draft).checked()
+
+
+def test_flags_with_values_are_taken_in_order_and_the_last_one_counts(workdir):
+    flags = ["--prompt=a", "--step", "3", f"--workdir={workdir}", "--prompt", "b=c", "--step=4"]
+    given = arguments.read(flags, values=("--prompt", "--step", "--top_p"))
+    assert given.values == {"--prompt": ["a", "b=c"], "--step": ["3", "4"]}
+    assert (given.text("--step", "latest"), given.text("--json", "x")) == ("4", "x")
+    assert (given.number("--step", 0), given.number("--top_p", 0.5)) == (4, 0.5)
+    with pytest.raises(ConfigError, match=r"--prompt=b=c: not a number\. The default is 1\.5"):
+        given.number("--prompt", 1.5)
+
+
+def test_a_flag_with_a_value_is_only_one_where_the_command_has_it(workdir):
+    with pytest.raises(ConfigError, match="--step"):
+        parse(arguments.read([f"--workdir={workdir}", "--step=4"]).draft).checked()
+
+
+@pytest.mark.parametrize("flag", ["--workdir", "--step"])
+def test_a_flag_without_its_value_says_how_to_write_it(flag):
+    with pytest.raises(ConfigError, match=f"Write {flag}=VALUE"):
+        arguments.read([flag], values=("--step",))

@@ -11,7 +11,7 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxtrain.models import attention
-from jaxtrain.models.attention import OUTPUT_NAMES, Target, attend, choose, name_residuals
+from jaxtrain.models.attention import OUTPUT_NAMES, Target, attend, attend_cached, choose, name_residuals
 from tests.models.jaxprs import count, equations
 
 H100, A100, V100, CPU = (
@@ -163,3 +163,18 @@ def test_a_fused_kernel_with_named_residuals_does_not_run_again_in_the_backward_
 
     for a, b in zip(gradient(name_residuals(_fused)), gradient(_fused), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+def test_a_query_at_a_position_of_a_cache_sees_what_it_sees_in_a_whole_sequence(kv_heads):
+    rng = np.random.default_rng(0)
+    query, key, value = (rng.normal(size=(3, 6, heads, 8)).astype(np.float32) for heads in (4, kv_heads, kv_heads))
+    whole = attend(query, key, value, "xla")
+    positions = np.array([0, 5, 2])
+    rows = np.arange(3)
+    mixed = attend_cached(query[rows, positions][:, None], key, value, positions)
+    np.testing.assert_allclose(mixed[:, 0], whole[rows, positions], rtol=1e-5, atol=1e-6)
+    beyond = np.arange(6) > positions[:, None]
+    key[beyond], value[beyond] = 1e9, -1e9  # whatever is there
+    again = attend_cached(query[rows, positions][:, None], key, value, positions)
+    np.testing.assert_array_equal(again, mixed)

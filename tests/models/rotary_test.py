@@ -44,3 +44,10 @@ def test_bfloat16_vectors_are_turned_by_float32_angles():
     exact = rotate(x.astype(jnp.float32), ANGLES)
     np.testing.assert_array_equal(rotated, exact.astype(jnp.bfloat16))
     assert not np.array_equal(rotated[0, 256], rotated[0, 257])  # bfloat16 has no 257
+
+
+def test_rows_may_be_turned_at_positions_of_their_own():
+    x = jax.random.normal(jax.random.key(0), (2, SEQ, 3, HEAD_DIM))
+    at = np.array([7, 250])
+    alone = rotate(x[np.arange(2), at][:, None], ANGLES[at][:, None])
+    np.testing.assert_array_equal(alone[:, 0], rotate(x, ANGLES)[np.arange(2), at])

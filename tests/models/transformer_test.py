@@ -385,3 +385,25 @@ def test_cudnn_on_a_cpu_is_refused_when_it_would_run_and_not_when_parameters_are
     jax.eval_shape(model.init, jax.random.key(0), INPUTS)
     with pytest.raises(ValueError, match="it needs an NVIDIA GPU and this is cpu"):
         jax.eval_shape(model.apply, {"params": params_of(**LLAMA)}, INPUTS)
+
+
+# The cache of generation (tests/generate_test.py compares what comes out of it)
+
+
+@pytest.mark.parametrize("scan_layers", [True, False])
+def test_keys_and_values_are_kept_only_when_asked(scan_layers):
+    model = make(**LLAMA, scan_layers=scan_layers)
+    made = jax.eval_shape(model.init, jax.random.key(0), INPUTS)
+    assert set(made) == {"params"}
+    _, kept = jax.eval_shape(functools.partial(model.apply, mutable=["cache"]), made, INPUTS)
+    shapes = {leaf.shape for leaf in jax.tree.leaves(kept["cache"])}
+    assert shapes == {(*([LAYERS] * scan_layers), BATCH, SEQ, 2, EMBED // 4)}
+    _, kept = jax.eval_shape(functools.partial(model.apply, mutable=["other"]), made, INPUTS)
+    assert "cache" not in kept
+
+
+def test_a_training_step_computes_nothing_for_the_cache():
+    model, params = make(**LLAMA), params_of(**LLAMA)
+    assert count("scatter", jax.grad(loss_of(model)), params) == 0
+    plain = str(jax.make_jaxpr(loss_of(model))(params))
+    assert plain == str(jax.make_jaxpr(loss_of(model, positions=None))(params))

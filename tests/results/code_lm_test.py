@@ -41,6 +41,11 @@ def test_the_tables_stand_beside_the_loss(workdir: Path) -> None:
     assert "nats per token; tables counted on the training split: order 1 " in log
 
 
+def test_the_run_ends_with_a_sample(workdir: Path) -> None:
+    log = (workdir / "logs" / "process-0.log").read_text()
+    assert "step 200/200  sample: def " in log
+
+
 def test_a_second_call_does_nothing(cli: runner.Runner, workdir: Path) -> None:
     before = (workdir / "metrics.jsonl").read_bytes()
     again = cli.run(f"--config={runner.ROOT}/configs/code_lm.py", f"--workdir={workdir}")
