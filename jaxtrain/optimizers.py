@@ -180,3 +180,16 @@ def _refuse_zero_schedule(schedule: Schedule, config: Config) -> None:
                 )
             ]
         )
+
+
+def sgd(
+    learning_rate: Any, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0, mask: Any = None
+) -> optax.GradientTransformation:
+    """Descend along gradient + weight_decay * parameter, with momentum: the L2 penalty is part of the gradient.
+
+    `optax.sgd` has no decay, and that of `optax.adamw` is added after the momentum. mask: which parameters decay, as a
+    tree of bools or a function of the parameters; None: all.
+    """
+    return optax.chain(
+        optax.add_decayed_weights(weight_decay, mask), optax.sgd(learning_rate, momentum or None, nesterov)
+    )

@@ -41,7 +41,14 @@ FLOORS = (
 )
 WITHOUT_JAX = {"config", "duration", "errors", "redact", "preemption"}  # used before JAX may be imported
 JAX_FAMILY = ("jax", "jaxlib", "flax", "optax", "orbax", "grain")
-IMPORT_NAMES = {"absl-py": "absl", "ml-collections": "ml_collections", "orbax-checkpoint": "orbax"}
+IMPORT_NAMES = {
+    "absl-py": "absl",
+    "ml-collections": "ml_collections",
+    "orbax-checkpoint": "orbax",
+    "pillow": "PIL",
+    "scikit-learn": "sklearn",
+}
+EXTRAS = ("examples", "images", "text")  # of which the package itself imports something
 NAMEDTUPLE_METHODS = {"_replace", "_asdict", "_fields", "_make"}
 WITHOUT_TEST = {"typing", "__main__"}
 FILE_LINES, FUNCTION_LINES, TRAIN_LINES = 300, 50, 80
@@ -136,7 +143,7 @@ def undeclared_imports(sources: Sources, pyproject: str) -> list[str]:
         return {IMPORT_NAMES.get(name, name) for name in bare}
 
     core = names(project["dependencies"]) | {PACKAGE, "__future__"} | set(sys.stdlib_module_names)
-    extras = names(project["optional-dependencies"]["text"])
+    extras = set().union(*(names(project["optional-dependencies"][extra]) for extra in EXTRAS))
     found = []
     for module, source in sources.items():
         at_load = {(line, name) for line, name, _ in imports(source, when_loaded=True)}

@@ -15,7 +15,7 @@ from jaxtrain.config.schema import Optimizer, Schedule
 from jaxtrain.errors import ConfigError
 from jaxtrain.metrics import Mean
 from jaxtrain.models.transformer import Transformer
-from jaxtrain.optimizers import make_optimizer
+from jaxtrain.optimizers import make_optimizer, sgd
 from jaxtrain.param_groups import path_of
 from jaxtrain.partitioning import state_shardings
 from jaxtrain.sharding import BATCH_AXES, make_mesh
@@ -427,3 +427,21 @@ def test_the_state_keeps_its_structure_when_clipping_is_turned_on():
         make_optimizer(config_of("optax:adamw", clip_norm=norm), 20, 0).transformation.init(params) for norm in (0, 1)
     ]
     assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
+
+
+def test_the_decay_of_sgd_is_part_of_the_gradient_and_passes_through_the_momentum():
+    rate, momentum, decay = 0.1, 0.9, 0.3
+    params = {"a": np.array([1.0, -2.0], np.float32), "b": np.array([4.0], np.float32)}
+    grads = [
+        {"a": np.array([0.5, 1.0], np.float32), "b": np.array([2.0], np.float32)},
+        {"a": np.ones(2), "b": np.ones(1)},
+    ]
+    optimizer = sgd(rate, momentum, weight_decay=decay, mask={"a": True, "b": False})
+    state, current = optimizer.init(params), params
+    velocity = {"a": 0.0, "b": 0.0}
+    for gradient in grads:
+        updates, state = optimizer.update(gradient, state, current)
+        for name, share in (("a", decay), ("b", 0.0)):
+            velocity[name] = momentum * velocity[name] + gradient[name] + share * current[name]
+            np.testing.assert_allclose(updates[name], -rate * velocity[name], rtol=1e-6)
+        current = optax.apply_updates(current, updates)

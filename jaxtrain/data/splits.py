@@ -45,3 +45,16 @@ def split_rows(num_rows: int, bounds: tuple[float, float]) -> np.ndarray:
     """Return the rows [rows] int64, ascending, of a split: a cut of one fixed permutation of all rows."""
     permuted = permutation(num_rows, _SPLIT_WORD)
     return np.sort(permuted[round(bounds[0] * num_rows) : round(bounds[1] * num_rows)])
+
+
+def stratified_rows(labels: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
+    """Return the rows [rows] int64, ascending, of a split that takes the same share of each class.
+
+    labels: [rows] integers. The rows of a class are dealt by a fixed permutation of its own.
+    """
+    rows = []
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        members = members[permutation(len(members), _SPLIT_WORD, int(label))]
+        rows.append(members[round(bounds[0] * len(members)) : round(bounds[1] * len(members))])
+    return np.sort(np.concatenate(rows))

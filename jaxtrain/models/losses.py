@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 
 
-def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+def cross_entropy(logits: jax.Array, targets: jax.Array, smoothing: float = 0.0) -> jax.Array:
     """Give -log softmax(logits)[target] in nats: [batch, seq] float32.
 
     logits: [batch, seq, vocab], any floating dtype. targets: [batch, seq] integers. One outside the vocabulary gives
-    NaN, which a mask hides and a sum does not.
+    NaN, which a mask hides and a sum does not. smoothing: the share of each target that is spread evenly over the
+    vocabulary (Szegedy et al. 2015, section 7, https://arxiv.org/abs/1512.00567).
     """
     logits = logits.astype(jnp.float32)
     vocab = logits.shape[-1]
@@ -20,7 +21,10 @@ def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
     at_target = jnp.arange(vocab) == targets[..., None]
     # Taking the largest logit off first keeps the difference exact where all logits are large.
     logits -= jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
-    losses = jnp.log(jnp.sum(jnp.exp(logits), axis=-1)) - jnp.sum(jnp.where(at_target, logits, 0), axis=-1)
+    expected = jnp.sum(jnp.where(at_target, logits, 0), axis=-1)  # logit under the distribution of targets
+    if smoothing:
+        expected = (1 - smoothing) * expected + smoothing * jnp.mean(logits, axis=-1)
+    losses = jnp.log(jnp.sum(jnp.exp(logits), axis=-1)) - expected
     return jnp.where((targets >= 0) & (targets < vocab), losses, jnp.nan)
 
 

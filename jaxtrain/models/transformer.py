@@ -29,10 +29,10 @@ REMAT_POLICIES: dict[Remat, Callable[..., Any]] = {
 
 
 class Transformer(nn.Module):
-    """A pre-norm decoder: GPT-2 with layernorm, learned and gelu; Llama with rmsnorm, rotary, swiglu and untied.
+    """A pre-norm decoder: GPT-2 with layernorm, learned, gelu and bias; Llama with rmsnorm, rotary and swiglu.
 
     Dims: batch, seq (positions), vocab, embed (the residual stream), heads, kv_heads, head_dim, mlp (hidden features).
-    Dense layers have no bias and kernels [in, out]. Activations have the dtype of the parameters that are passed in;
+    Dense layers have kernels [in, out]. Activations have the dtype of the parameters that are passed in;
     norm statistics, rotation and softmax are float32. Initial values are normal: standard deviation 1 / sqrt(in) for
     a kernel, divided by sqrt(2 num_layers) where it writes to the residual stream, so that the stream does not grow
     with depth (GPT-2, section 2.3); 1 / sqrt(embed) for embeddings, so that a tied head gives logits of variance 1.
@@ -54,6 +54,7 @@ class Transformer(nn.Module):
     position: Position = "rotary"
     rotary_base: float = 10_000.0  # larger = slower rotation, for longer sequences
     activation: Activation = "swiglu"
+    bias: bool = False  # in the dense layers, but for the head
     tie_embeddings: bool = True  # the head is the transposed token embedding
     dropout: float = 0.0  # rate, on the embeddings and on what each half layer adds; not on attention weights
     scan_layers: bool = True  # one layer compiled, run in a loop; its parameters are stacked: [num_layers, ...]
@@ -111,28 +112,16 @@ class Transformer(nn.Module):
 
     def _layer(self) -> Callable[..., nn.Module]:
         """Give what makes a layer, or with `scan_layers` all of them as one module."""
-        layer: Any = Layer
-        if self.remat != "none":
-            # Only a loop between the passes keeps XLA from merging the second computation with the first.
-            looped = self.scan_layers and self.unroll < self.num_layers
-            layer = nn.remat(layer, policy=REMAT_POLICIES[self.remat], prevent_cse=not looped, static_argnums=(3,))
-        if self.scan_layers:
-            layer = nn.scan(
-                layer,
-                variable_axes={"params": 0, "cache": 0},
-                split_rngs={"params": True, "dropout": True},
-                in_axes=(nn.broadcast, nn.broadcast, nn.broadcast),
-                length=self.num_layers,
-                unroll=self.unroll,
-            )
         output_variance = 1 / (2 * self.num_layers)
         head_dim, kv_heads = self.head_dim or self.embed // self.heads, self.kv_heads or self.heads
         mlp = self.mlp or (4 * self.embed if self.activation == "gelu" else 64 * math.ceil(8 * self.embed / 3 / 64))
         return functools.partial(
-            layer,
+            repeated_layer(self.num_layers if self.scan_layers else 0, self.unroll, self.remat),
             norm=NORMS[self.norm],
-            attention=functools.partial(Attention, self.heads, kv_heads, head_dim, self.attention, output_variance),
-            mlp=functools.partial(FeedForward, mlp, self.activation, output_variance),
+            attention=functools.partial(
+                Attention, self.heads, kv_heads, head_dim, self.attention, output_variance, self.bias
+            ),
+            mlp=functools.partial(FeedForward, mlp, self.activation, output_variance, self.bias),
             dropout=self.dropout,
         )
 
@@ -142,6 +131,25 @@ NORMS: dict[Norm, Callable[..., nn.Module]] = {
     # The fast variance, E[x^2] - E[x]^2, cancels where the mean is large.
     "layernorm": functools.partial(nn.LayerNorm, epsilon=1e-5, use_fast_variance=False),
 }
+
+
+def repeated_layer(num_scanned: int, unroll: int, remat: Remat) -> Any:
+    """Give `Layer` with rematerialisation, and as one module of `num_scanned` layers in a loop unless that is 0."""
+    layer: Any = Layer
+    if remat != "none":
+        # Only a loop between the passes keeps XLA from merging the second computation with the first.
+        looped = unroll < num_scanned
+        layer = nn.remat(layer, policy=REMAT_POLICIES[remat], prevent_cse=not looped, static_argnums=(3,))
+    if num_scanned:
+        layer = nn.scan(
+            layer,
+            variable_axes={"params": 0, "cache": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=(nn.broadcast, nn.broadcast, nn.broadcast),
+            length=num_scanned,
+            unroll=unroll,
+        )
+    return layer
 
 
 class Layer(nn.Module):
@@ -164,7 +172,7 @@ class Layer(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention with grouped key and value heads; rotates queries and keys if angles are given.
+    """Self-attention with grouped key and value heads; rotates queries and keys if angles are given.
 
     With `positions` it attends to the cached keys and values, to which it adds its own.
     """
@@ -174,19 +182,23 @@ class Attention(nn.Module):
     head_dim: int
     implementation: Implementation
     output_variance: float
+    bias: bool
+    causal: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array, angles: jax.Array | None, positions: jax.Array | None) -> jax.Array:
         def project(name: str, heads: int) -> jax.Array:
-            return Dense(heads * self.head_dim, name=name)(x).reshape(*x.shape[:2], heads, self.head_dim)
+            return Dense(heads * self.head_dim, bias=self.bias, name=name)(x).reshape(
+                *x.shape[:2], heads, self.head_dim
+            )
 
         query, key, value = project("query", self.heads), project("key", self.kv_heads), project("value", self.kv_heads)
         if angles is not None:
             query, key = rotate(query, angles), rotate(key, angles)
         if self.is_initializing():  # with the float32 parameters that are being made, which cuDNN refuses
-            mixed = jax.nn.dot_product_attention(query, key, value, is_causal=True)
+            mixed = jax.nn.dot_product_attention(query, key, value, is_causal=self.causal)
         elif positions is None:
-            mixed = attend(query, key, value, self.implementation)
+            mixed = attend(query, key, value, self.implementation, causal=self.causal)
         else:
             rows = jnp.arange(x.shape[0])
             key = self.get_variable("cache", "key").at[rows, positions].set(key[:, 0])
@@ -195,7 +207,7 @@ class Attention(nn.Module):
         if self.is_mutable_collection("cache") and not self.is_initializing():
             self.put_variable("cache", "key", key)
             self.put_variable("cache", "value", value)
-        return Dense(x.shape[-1], self.output_variance, name="out")(mixed.reshape(*x.shape[:2], -1))
+        return Dense(x.shape[-1], self.output_variance, self.bias, name="out")(mixed.reshape(*x.shape[:2], -1))
 
 
 class FeedForward(nn.Module):
@@ -204,22 +216,24 @@ class FeedForward(nn.Module):
     mlp: int
     activation: Activation
     output_variance: float
+    bias: bool
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        hidden = Dense(self.mlp, name="up")(x)
+        hidden = Dense(self.mlp, bias=self.bias, name="up")(x)
         if self.activation == "swiglu":
-            hidden *= nn.silu(Dense(self.mlp, name="gate")(x))
+            hidden *= nn.silu(Dense(self.mlp, bias=self.bias, name="gate")(x))
         else:
             hidden = nn.gelu(hidden)
-        return Dense(x.shape[-1], self.output_variance, name="down")(hidden)
+        return Dense(x.shape[-1], self.output_variance, self.bias, name="down")(hidden)
 
 
 class Dense(nn.Module):
-    """x @ kernel, without a bias. kernel: [in, features], normal with variance `variance` / in."""
+    """x @ kernel, plus a bias if asked for. kernel: [in, features], normal with variance `variance` / in."""
 
     features: int
     variance: float = 1.0
+    bias: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -227,7 +241,8 @@ class Dense(nn.Module):
         kernel = self.param("kernel", init, (x.shape[-1], self.features))
         # The gradient of the kernel sums over batch and seq. As two dims, XLA:CPU would transpose both factors first,
         # which costs as much as the product; other backends do not mind.
-        return jnp.matmul(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], -1)
+        out = jnp.matmul(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], -1)
+        return out + self.param("bias", nn.initializers.zeros_init(), (self.features,)) if self.bias else out
 
 
 def _check(model: Transformer) -> None:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from jaxtrain.data.splits import check_splits, in_split, split_rows
+from jaxtrain.data.splits import check_splits, in_split, split_rows, stratified_rows
 from jaxtrain.errors import DataError
 
 SPLITS = {"train": 0.7, "validation": 0.2, "test": 0.1}
@@ -44,3 +44,14 @@ def test_fractions_must_be_positive_and_add_up_to_one(splits):
 
 def test_thirds_written_in_decimals_are_accepted():
     check_splits({"train": 0.3333333, "b": 0.3333333, "c": 0.3333334}, "b")
+
+
+def test_stratified_splits_hold_every_row_once_and_the_same_share_of_each_class():
+    labels = np.repeat([3, 0, 7], [100, 40, 11])
+    labels = labels[np.random.default_rng(0).permutation(len(labels))]
+    bounds = check_splits({"train": 0.7, "validation": 0.3}, "train")
+    rows = {split: stratified_rows(labels, bounds[split]) for split in bounds}
+    assert sorted(np.concatenate(list(rows.values()))) == list(range(len(labels)))
+    assert [int((labels[rows["train"]] == label).sum()) for label in (3, 0, 7)] == [70, 28, 8]
+    assert rows["train"].tolist() == sorted(rows["train"])
+    np.testing.assert_array_equal(stratified_rows(labels, bounds["train"]), rows["train"])

@@ -109,3 +109,13 @@ def test_chunked_loss_never_holds_logits_of_all_positions():
     # The same measure sees the logits where they are.
     assert largest_array(lambda *args: gradients(plain, *args), *case) >= whole
     assert largest_array(lambda f, k, t, w: plain(f, k, t), *case) >= whole
+
+
+def test_smoothing_is_the_cross_entropy_with_smoothed_targets():
+    logits = np.random.default_rng(0).normal(0, 3, (4, 5)).astype(np.float32)
+    targets = np.array([0, 4, 2, 2])
+    spread = 0.9 * np.eye(5)[targets] + 0.1 / 5
+    expected = -(spread * np.asarray(jax.nn.log_softmax(logits))).sum(-1)
+    np.testing.assert_allclose(cross_entropy(logits, targets, 0.1), expected, rtol=1e-5)
+    np.testing.assert_array_equal(cross_entropy(logits, targets, 0.0), cross_entropy(logits, targets))
+    assert np.isnan(cross_entropy(logits[:1], np.array([5]), 0.1)).all()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxtrain.models.losses import cross_entropy
-from jaxtrain.models.transformer import NORMS, REMAT_POLICIES, Transformer
+from jaxtrain.models.transformer import NORMS, REMAT_POLICIES, Dense, Transformer
 from tests.models.jaxprs import count, equations
 
 BATCH, SEQ, VOCAB, EMBED, LAYERS = 8, 8, 32, 16, 2
@@ -209,6 +209,31 @@ def test_the_number_of_parameters_has_a_closed_form(norm, position, activation, 
     assert sum(x.size for x in jax.tree.leaves(variables)) == expected
     assert ("lm_head" in variables["params"]) != tie_embeddings
     assert ("positions" in variables["params"]) == (position == "learned")
+
+
+def test_gpt2_and_llama_have_the_published_number_of_parameters():
+    gpt2 = Transformer(50257, 12, 768, heads=12, max_seq=1024, **{**GPT2, "bias": True})
+    llama = Transformer(128_256, 16, 2048, 32, 8192, kv_heads=8, head_dim=64, mlp=8192)  # Llama 3.2 1B
+    for model, num_params in ((gpt2, 124_439_808), (llama, 1_235_814_400)):
+        variables = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 5), jnp.int32))
+        assert sum(math.prod(x.shape) for x in jax.tree.leaves(variables)) == num_params
+
+
+@pytest.mark.parametrize("activation", ["gelu", "swiglu"])
+def test_biases_are_in_every_dense_layer_but_the_head_start_at_zero_and_add_to_what_it_gives(activation):
+    options = {"activation": activation, "tie_embeddings": False, "scan_layers": False}
+    model = Transformer(VOCAB, 1, EMBED, heads=4, max_seq=SEQ, bias=True, **options)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), INPUTS)["params"]
+    dense = {**shapes["layers_0"]["attention"], **shapes["layers_0"]["mlp"]}
+    assert len(dense) == 4 + (3 if activation == "swiglu" else 2)
+    assert all(layer["bias"].shape == layer["kernel"].shape[1:] for layer in dense.values())
+    assert set(shapes["lm_head"]) == {"kernel"}
+    x = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
+    out, variables = Dense(4, bias=True).init_with_output(jax.random.key(0), x)
+    np.testing.assert_array_equal(variables["params"]["bias"], 0)
+    bias = np.arange(4, dtype=np.float32)
+    moved = Dense(4, bias=True).apply({"params": {**variables["params"], "bias": bias}}, x)
+    np.testing.assert_allclose(moved, out + bias, rtol=1e-6, atol=1e-6)
 
 
 def test_a_tied_head_reads_the_embedding_and_an_untied_one_does_not():

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxtrain.tasks.classification import Classification
 
@@ -42,3 +43,15 @@ def test_the_arrays_are_found_by_the_names_given():
 def test_the_loss_is_float32_also_of_16_bit_logits():
     output = loss(jnp.asarray(LOGITS, jnp.bfloat16), LABELS, [1] * 4)
     assert {leaf.dtype for leaf in jax.tree.leaves(output)} == {jnp.dtype(jnp.float32)}
+
+
+def test_labels_are_smoothed_in_training_and_not_in_evaluation():
+    batch = {"image": LOGITS, "label": LABELS, "mask": np.ones(4, bool)}
+    task = Classification(PLAIN, label_smoothing=0.3)
+    spread = 0.7 * np.eye(3)[LABELS] + 0.1
+    trained = task.loss({}, {}, batch, None, True)
+    np.testing.assert_allclose(trained.loss.compute(), -(spread * LOGITS).sum(-1).mean(), rtol=1e-5)
+    evaluated = task.loss({}, {}, batch, None, False).loss.compute()
+    np.testing.assert_array_equal(evaluated, loss(LOGITS, LABELS, [1] * 4).loss.compute())
+    with pytest.raises(ValueError, match=r"label_smoothing=1.0 must be from 0 to below 1"):
+        Classification(PLAIN, label_smoothing=1.0)
