@@ -35,3 +35,12 @@ def make_put(
         return pxla.batched_device_put(aval, sharding, [array[index] for index in indices], list(devices))
 
     return put
+
+
+def is_recomputed(equation: Any) -> bool:
+    """Say whether an equation of a jaxpr, directly in the body of a `remat`, computes again what was computed before.
+
+    Differentiation puts both into one body, the forward pass once more and the backward pass, and tells them apart
+    only in the names that it gives to profilers.
+    """
+    return "rematted_computation" in str(equation.source_info.name_stack)

@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxtrain import partitioning, sharding
+from jaxtrain import flops, partitioning, sharding
 from jaxtrain.build import build
 from jaxtrain.checkpoint import Checkpoints
-from jaxtrain.compiling import compile_ahead, compiler_options
+from jaxtrain.compiling import compile_ahead, compile_traced, compiler_options, trace_ahead
 from jaxtrain.config import Config, config_hash, schema
 from jaxtrain.config.loading import describe_failure
 from jaxtrain.data.pipeline import Loader
@@ -106,16 +106,20 @@ class Experiment:
         make = jax.jit(lambda key: init(key, zeros_like(batch)), out_shardings=self._shardings)
         return make(jax.device_put(jax.random.key(self.config.seed), sharding.replicated(self.mesh)))
 
+    @functools.cached_property
+    def traced_train_step(self) -> Any:
+        """The program of a step before it is compiled, `train_step(state, batch) -> (state, metrics)`."""
+        out_shardings = (self._shardings, sharding.replicated(self.mesh))
+        arguments = (self.train_step(), self.abstract_state, self.abstract_batch)
+        return trace_ahead(*arguments, donate_argnums=(0,), out_shardings=out_shardings)
+
     def compile_train_step(self) -> Any:
         """Compile `train_step(state, batch) -> (state, metrics)`. The state is donated."""
-        return compile_ahead(
-            self.train_step(),
-            self.abstract_state,
-            self.abstract_batch,
-            donate_argnums=(0,),
-            out_shardings=(self._shardings, sharding.replicated(self.mesh)),
-            options=self._compiler_options,
-        )
+        return compile_traced(self.traced_train_step, self._compiler_options)
+
+    def step_flops(self) -> flops.Flops:
+        """Count the FLOPs of a step, over all devices."""
+        return flops.count(self.traced_train_step.jaxpr)
 
     def train_step(self) -> Any:
         """Give the function that `compile_train_step` compiles."""

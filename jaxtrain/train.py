@@ -137,6 +137,8 @@ class Loop:
         for evaluation in experiment.evaluations:
             self.evaluator.check(evaluation, state.params, state.model_state)
         timeline.mark("compiling")
+        flops = experiment.step_flops()
+        _logger.info("a step takes %s", flops)
 
         _logger.info("%s", sharding.describe(state, experiment.sharded_by))
         self.reporter = Reporter(
@@ -146,6 +148,7 @@ class Loop:
             tokens_per_example=experiment.tokens_per_example,
             start_step=start.step,
             on_log=self.callbacks.on_log,
+            peak_step_secs=flops.secs_at_peak(list(experiment.mesh.devices.flat), config.precision.compute),
         )
         resume.tell_lost_lines(start, self.reporter.has_line)
         if self.reporter.has_line("train", start.step):  # a line made after this step was saved holds its interval

@@ -125,10 +125,18 @@ def test_lines_have_the_keys_that_are_promised(finished):
                 *("step", "time", "split", "loss", "grad_norm", "learning_rate", "accuracy", "skipped", "empty"),
                 *("step_secs", "data_wait_secs", "examples_per_sec", "examples_seen"),
             }
+            assert "mfu" not in line  # the peak of a CPU is not known
             assert line["examples_seen"] == 8 * line["step"]
             assert line["learning_rate"] == pytest.approx(1e-3)
         else:
             assert line.keys() == {"step", "time", "split", "loss", "accuracy"}
+
+
+def test_the_flops_of_a_step_are_told_at_its_start(finished):
+    # Forward: 8 x (4 x 8 + 8 x 3); backward: as much for the kernels, and 8 x 8 x 3 for the hidden features.
+    multiply_adds = 2 * 8 * (4 * 8 + 8 * 3) + 8 * 8 * 3
+    log = (finished[0].workdir / "logs" / "process-0.log").read_text()
+    assert f"a step takes {2 * multiply_adds} FLOPs (2 a multiply-add; matmuls and convolutions only" in log
 
 
 def test_a_line_is_the_mean_over_the_steps_since_the_line_before(tmp_path, finished):
