@@ -72,6 +72,22 @@ class Duration:
         """The first step at which the duration is over. Raises ValueError where the unit means nothing."""
         return math.ceil(self.exact_steps(batch_size, num_examples, tokens_per_example))
 
+    def meets(self, other: "Duration", batch_size: int) -> bool:
+        """Is one of two periods a whole multiple of the other, so that when the rarer is due, the other is too?
+
+        Steps and examples can be compared, and units of time; any other unit only with itself.
+        """
+        mine, theirs = self._measured(batch_size), other._measured(batch_size)
+        if mine[1] != theirs[1]:
+            return False
+        ratio = mine[0] / theirs[0]
+        return 1 in (ratio.numerator, ratio.denominator)
+
+    def _measured(self, batch_size: int) -> tuple[Fraction, str]:
+        if self.is_time:
+            return self.amount * _SECS[self.unit], "seconds"
+        return (self.amount * batch_size, "examples") if self.unit == "steps" else (self.amount, self.unit)
+
     def __str__(self) -> str:
         number = str(self.amount.numerator) if self.amount.denominator == 1 else repr(float(self.amount))
         return f"{number} {self.unit}"

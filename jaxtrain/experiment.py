@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxtrain import flops, partitioning, sharding
 from jaxtrain.build import build
-from jaxtrain.checkpoint import Checkpoints
+from jaxtrain.checkpoint import Checkpoints, best
 from jaxtrain.compiling import compile_ahead, compile_traced, compiler_options, trace_ahead
 from jaxtrain.config import Config, config_hash, schema
 from jaxtrain.config.loading import describe_failure
@@ -21,7 +21,7 @@ from jaxtrain.data.pipeline import Loader
 from jaxtrain.data.reader import empty_batch, read_template
 from jaxtrain.duration import Duration, Every
 from jaxtrain.errors import ConfigError, DataError, JaxtrainError, Problem
-from jaxtrain.evaluate import Evaluation
+from jaxtrain.evaluate import Evaluation, check_best_metric
 from jaxtrain.optimizers import Optimizer, make_optimizer
 from jaxtrain.step import TrainState, drain, make_eval_step, make_init, make_train_step, zeros_like
 from jaxtrain.workdir import Workdir
@@ -61,11 +61,13 @@ class Experiment:
 
     def open_checkpoints(self, workdir: Workdir) -> Checkpoints:
         """Open the checkpoints of a run of this experiment."""
-        keep_every = self.every("checkpoint.keep_every", self.config.checkpoint.keep_every)
+        checkpoint = self.config.checkpoint
+        told_by = (workdir.metrics_path, checkpoint.best_metric, checkpoint.best_mode)
         return Checkpoints(
             workdir.checkpoints_dir,
-            keep_last=self.config.checkpoint.keep_last,
-            keep_every=keep_every.due,
+            keep_last=checkpoint.keep_last,
+            keep_every=self.every("checkpoint.keep_every", checkpoint.keep_every).due,
+            keep_best=functools.partial(best.best_steps, *told_by, checkpoint.keep_best),
             config_hash=config_hash(self.config),
         )
 
@@ -271,7 +273,8 @@ def _evaluation(experiment: Experiment, name: str, spec: schema.Eval, example: M
     place = sharding.BatchPlacer(experiment.mesh, batch_size, None)
     state, batch = experiment.abstract_state, place.abstract(example)
     step = make_eval_step(experiment.task, compute_dtype=config.precision.compute)
-    _trace(f"evals.{name}.data.type", spec.data.type, batch, step, state.params, state.model_state, batch)
+    metrics = _trace(f"evals.{name}.data.type", spec.data.type, batch, step, state.params, state.model_state, batch)
+    check_best_metric(config, name, metrics)
     return Evaluation(
         name=name,
         source=source,

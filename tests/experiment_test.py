@@ -226,6 +226,15 @@ def test_checkpoints_are_kept_by_the_durations_of_the_config(tmp_path, experimen
     assert [step for step in range(1, 10) if checkpoints._keep_every(step)] == [3, 6, 9]
 
 
+def test_the_best_metric_must_be_a_number_of_its_evaluation():
+    best = {"every": "3 steps", "keep_best": 1, "best_metric": "validation/acuracy", "best_mode": "max"}
+    config = make_config(evals={"validation": {"every": "3 steps"}}, checkpoint=best)
+    with pytest.raises(ConfigError, match=r"no such number. Use one of validation/accuracy, validation/loss\."):
+        on_one_device(config)
+    config.checkpoint.best_metric = "validation/accuracy"
+    on_one_device(config)
+
+
 # Every key of the schema is read.
 
 # Groups that are read under another name than their own; what has a type is built as a `spec`.
@@ -274,4 +283,4 @@ def test_a_key_that_nobody_reads_is_found():
     wider = dataclasses.make_dataclass("Log", [("every", str), ("colour", str)])
     assert unread([wider], attribute_reads(SOURCES.values())) == ["Log.colour"]
     without = [source for path, source in SOURCES.items() if path.name not in ("train.py", "experiment.py")]
-    assert "Checkpoint.every" in unread(CLASSES, attribute_reads(without))
+    assert "Checkpoint.keep_last" in unread(CLASSES, attribute_reads(without))

@@ -256,6 +256,33 @@ def test_a_callback_may_end_the_run_which_is_then_finished(tmp_path):
     assert again.history == result.history
 
 
+def with_best(**changes):
+    """A checkpoint and an evaluation after each step, of which the last and the two best are kept."""
+    config = make_config(duration="8 steps", evals={"validation": {"every": "1 step"}}, **changes)
+    config.optimizer.learning_rate = 0.5  # too much, so that the loss goes up and down
+    config.checkpoint = {"every": "1 step", "keep_last": 1, "keep_best": 2, "best_metric": "validation/loss"}
+    return config
+
+
+def best_two(history, last):
+    scores = {line["step"]: line["loss"] for line in history if line["split"] == "validation" and line["step"] < last}
+    return sorted(scores, key=scores.get)[:2]
+
+
+def test_the_best_checkpoints_and_the_newest_stay_also_over_a_crash(tmp_path):
+    def fail(run):
+        raise RuntimeError("out of coffee")
+
+    stops = {"stop": {"type": At(5, fail, name="validation")}}  # its line is written, and the run is gone
+    with pytest.raises(RuntimeError, match="out of coffee"):
+        train(with_best(callbacks=stops), tmp_path / "w")
+    assert len(saved_steps(tmp_path / "w")) == 3
+    result = train(with_best(), tmp_path / "w")
+    best = best_two(result.history, 8)
+    assert min(best) < 5  # one of the launch before, and not what keep_last keeps
+    assert saved_steps(tmp_path / "w") == sorted({*best, 8})
+
+
 def test_a_longer_duration_goes_on_where_the_run_ended_also_in_another_place(copy, caplog):
     result = train(with_evals(duration="14 steps"), copy)
     assert result.step == 14

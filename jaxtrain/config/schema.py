@@ -15,6 +15,9 @@ Size = Annotated[int, limits.rest_or_count()]
 Dtype = Annotated[str, limits.one_of("float32", "bfloat16", "float16")]
 Options = Mapping[str, Any]
 Name = limits.words("letters, digits, - and _", r"[A-Za-z0-9_-]+")
+BestMetric = limits.words(
+    'an evaluation and a number of its lines, such as "validation/loss"', r"([a-z0-9_]+/[^/\s]+)?"
+)
 EvalName = limits.words("lower-case letters, digits and _", r"[a-z0-9_]+", reserved=("train",))
 
 
@@ -173,6 +176,12 @@ class Checkpoint:
     keep_last: Count = 2
     # Keep one checkpoint of each such stretch for ever.
     keep_every: Annotated[str, limits.length(empty="none", time=False)] = ""
+    # Best checkpoints to keep beside the newest ones.
+    keep_best: CountOrZero = 0
+    # What tells the best: an evaluation and a number of its lines, such as "validation/loss"; "" tells none.
+    best_metric: Annotated[str, BestMetric] = ""
+    # Whether the smallest or the largest number is the best.
+    best_mode: Annotated[str, limits.one_of("min", "max")] = "min"
 
 
 @dataclasses.dataclass(frozen=True)

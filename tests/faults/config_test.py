@@ -145,6 +145,7 @@ BOUNDS: dict[str, tuple] = {
     "sharding.min_size": (0, 2**62),
     "checkpoint.every": ("1 steps", "", "1e9 steps", "0.001 seconds"),
     "checkpoint.keep_last": (1, 2**62),
+    "checkpoint.best_mode": ("min", "max"),
     "checkpoint.keep_every": ("", "1 steps", "0.1 epochs"),
     "log.every": ("1 steps", "", "1e18 examples", "1000 hours"),
     "log.tensorboard": (True, False),
