@@ -12,7 +12,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from jaxtrain import compiling, resume, session, sharding
+from jaxtrain import compiling, profiling, resume, session, sharding
 from jaxtrain.callbacks import Callbacks
 from jaxtrain.check import checked
 from jaxtrain.checkpoint import Checkpoints
@@ -70,6 +70,7 @@ def train(
     timeline.mark("starting Python")
     config = checked(config)
     with session.opened(config, workdir, signals) as here, contextlib.ExitStack() as stack:
+        stack.enter_context(profiling.explained_exhaustion(here.workdir.path / "profile", config))
         compiling.enable_cache(config.compile_cache)
         experiment = assemble(config, autotune_dir=str(here.workdir.autotune_dir))
         timeline.mark("data and model")
@@ -130,6 +131,7 @@ class Loop:
         self.position, self.num_bad = start.position, start.num_bad
         self.saved_step = start.step
         self.is_first_step = True
+        self.profiler = profiling.Profiler(here.workdir.path / "profile", config.profile, here.signals)
 
         self.train_step = experiment.compile_train_step()
         self.drain = experiment.compile_drain()
@@ -138,7 +140,7 @@ class Loop:
             self.evaluator.check(evaluation, state.params, state.model_state)
         timeline.mark("compiling")
         flops = experiment.step_flops()
-        _logger.info("a step takes %s", flops)
+        _logger.info("a step takes %s\na step needs %s", flops, profiling.describe_memory(self.train_step))
 
         _logger.info("%s", sharding.describe(state, experiment.sharded_by))
         self.reporter = Reporter(
@@ -179,6 +181,7 @@ class Loop:
     def make_steps(self) -> None:
         in_flight: deque[Any] = deque()
         while not (self.pace.is_over or self.is_interrupted() or self.callbacks.run.stop_reason):
+            self.profiler.before_step(self.pace.step + 1, self.state.step)
             item = self.batches.next(self.is_interrupted)
             if item is None:
                 return
@@ -289,4 +292,5 @@ class Loop:
         return self.here.signals.requested or self.callbacks.run.stop_reason or ""
 
     def close(self) -> None:
+        self.profiler.close()
         self.reporter.close()

@@ -31,7 +31,7 @@ FLOORS = (
     {"tasks", "build", "check", "optimizers"},
     {"step", "accumulation"},
     {"evaluate", "generate", "export", "reporting", "nonfinite", "experiment", "resume", "session"}
-    | {"callbacks", "watchdog", "preemption"},
+    | {"callbacks", "watchdog", "preemption", "profiling"},
     {"train"},
     {"plan", "drill", "replay", "verify", "doctor", "launch", "runs"},
     {"cli", "__main__", ""},  # "" is the package itself, whose names are loaded when they are asked for

@@ -83,6 +83,7 @@ def finished(tmp_path_factory):
         saves.append((step, max((json.loads(line)["step"] for line in lines), default=0)))
         save(self, step, state, info)
 
+    jax.clear_caches()  # another test may have trained the same programs
     with pytest.MonkeyPatch.context() as patch, jax.log_compiles():
         patch.setattr(Checkpoints, "save", spy)
         logging.getLogger("jax").addHandler(listener)
@@ -137,6 +138,7 @@ def test_the_flops_of_a_step_are_told_at_its_start(finished):
     multiply_adds = 2 * 8 * (4 * 8 + 8 * 3) + 8 * 8 * 3
     log = (finished[0].workdir / "logs" / "process-0.log").read_text()
     assert f"a step takes {2 * multiply_adds} FLOPs (2 a multiply-add; matmuls and convolutions only" in log
+    assert "a step needs 0.0 MiB on each device: arguments 0.0" in log
 
 
 def test_a_line_is_the_mean_over_the_steps_since_the_line_before(tmp_path, finished):

@@ -121,6 +121,25 @@ def words(allowed: str, pattern: str, *, reserved: Sequence[str] = ()) -> Limit:
     return Limit(f"must be {allowed}" + "".join(f', not "{word}"' for word in reserved), accepts, nearest)
 
 
+def step_range() -> Limit:
+    """Steps "START:STOP" without STOP, or "" for none."""
+
+    def numbers(value: str) -> list[int]:
+        return [int(digits) for digits in re.findall(r"[0-9]{1,15}", value)]
+
+    def accepts(value: str) -> bool:
+        if re.fullmatch(r"[0-9]{1,15}:[0-9]{1,16}", value) is None:
+            return value == ""
+        start, stop = map(int, value.split(":"))
+        return 1 <= start < stop
+
+    def nearest(value: str) -> str | None:
+        start, *rest = [max(number, 1) for number in numbers(value)] or [0]
+        return f"{start}:{max(start + 1, *rest)}" if start and rest else f"{start}:{start + 3}" if start else None
+
+    return Limit('must be steps as "10:13", which are 10, 11 and 12, or "" (none)', accepts, nearest)
+
+
 def regex() -> Limit:
     """A regular expression that is not empty."""
 

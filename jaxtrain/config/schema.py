@@ -195,6 +195,16 @@ class Log:
 
 
 @dataclasses.dataclass(frozen=True)
+class Profile:
+    """Which steps are traced into profile/ of the workdir."""
+
+    # Steps to trace, "10:13" for 10, 11 and 12; "" traces none.
+    steps: Annotated[str, limits.step_range()] = ""
+    # Steps to trace when SIGUSR2 arrives.
+    num_steps: Count = 3
+
+
+@dataclasses.dataclass(frozen=True)
 class Preemption:
     """What happens on SIGTERM, SIGUSR1 and Ctrl-C."""
 
@@ -232,6 +242,7 @@ class Config:
     sharding: Sharding = Sharding()
     checkpoint: Checkpoint = Checkpoint()
     log: Log = Log()
+    profile: Profile = Profile()
     # Run in this order after each step.
     callbacks: Annotated[Mapping[str, Spec], Name] = dataclasses.field(default_factory=dict)
     preemption: Preemption = Preemption()

@@ -147,6 +147,8 @@ BOUNDS: dict[str, tuple] = {
     "checkpoint.keep_last": (1, 2**62),
     "checkpoint.best_mode": ("min", "max"),
     "checkpoint.keep_every": ("", "1 steps", "0.1 epochs"),
+    "profile.steps": ("", "1:2", "2:9", "7:8"),
+    "profile.num_steps": (1, 2**62),
     "log.every": ("1 steps", "", "1e18 examples", "1000 hours"),
     "log.tensorboard": (True, False),
     "evals.a.every": ("", "1 steps", "1 seconds"),
