@@ -141,6 +141,12 @@ def test_the_flops_of_a_step_are_told_at_its_start(finished):
     assert "a step needs 0.0 MiB on each device: arguments 0.0" in log
 
 
+def test_lines_tell_mfu_where_the_peak_of_the_devices_is_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["jaxtrain.flops"], "device_peak", lambda kind, dtype: 1e6)
+    (line,) = train(make_config(duration="4 steps"), tmp_path / "w").history
+    assert line["mfu"] == pytest.approx(2 * 1088 / (8 * 1e6 * line["step_secs"]))
+
+
 def test_a_line_is_the_mean_over_the_steps_since_the_line_before(tmp_path, finished):
     steps = train(make_config(duration="8 steps", log={"every": "1 step"}), tmp_path / "w").history
     lines = [line for line in finished[0].history if line["split"] == "train"]
