@@ -1,11 +1,13 @@
 """The second stage of validation: what a config means for the devices and processes it meets."""
 
+import difflib
 import math
 from typing import Any
 
 from jaxtrain import sharding
 from jaxtrain.build import check_options
 from jaxtrain.config import Config, parse
+from jaxtrain.duration import Duration
 from jaxtrain.errors import ConfigError, Problem
 
 
@@ -33,7 +35,7 @@ def check(config: Config, num_devices: int, num_processes: int) -> tuple[Config,
     except ConfigError as error:
         return config, [*problems, *error.problems]
     problems += _batch_problems(config, shape, num_processes)
-    return config, problems
+    return config, [*problems, *_best_problems(config)]
 
 
 def _batch_problems(config: Config, shape: dict[str, int], num_processes: int) -> list[Problem]:
@@ -53,6 +55,32 @@ def _batch_problems(config: Config, shape: dict[str, int], num_processes: int) -
             by = f"the {shards} devices of mesh axes ({axes})"
             problems.append(_not_divisible(f"evals.{name}.batch_size", size, by, shards))
     return problems
+
+
+def _best_problems(config: Config) -> list[Problem]:
+    """What tells the best checkpoint must be evaluated, and at the steps of checkpoints, not only at the last one.
+
+    The rule: of the two periods one is a whole multiple of the other.
+    """
+    checkpoint, metric = config.checkpoint, config.checkpoint.best_metric
+    names = list(config.evals)
+    if not metric:
+        if not checkpoint.keep_best:
+            return []
+        fix = f"Use {names[0]}/loss." if names else "Add an evaluation, as evals.validation."
+        return [Problem("checkpoint.best_metric", '""', "must say what the best checkpoints are the best in", fix)]
+    name = metric.partition("/")[0]
+    if name not in names:
+        near = difflib.get_close_matches(name, names, 1, 0.0)
+        fix = f"Use {near[0]}/{metric.partition('/')[2]}." if near else ""
+        return [Problem("checkpoint.best_metric", metric, f"there is no evaluation named {name}", fix)]
+    every, saved = Duration.parse(config.evals[name].every), Duration.parse(checkpoint.every)
+    if every is not None and saved is not None and every.meets(saved, config.batch_size):
+        return []
+    when = f"every {saved}" if saved else "only at the end"
+    allowed = f"checkpoint.best_metric={metric} needs evaluations at checkpoints, which are made {when}"
+    fix = f'Use "{saved}", or a multiple or a whole part of it.' if saved else "Set checkpoint.every too."
+    return [Problem(f"evals.{name}.every", config.evals[name].every or '""', allowed, fix)]
 
 
 def _not_divisible(key: str, size: int, by: str, multiple: int) -> Problem:

@@ -26,7 +26,7 @@ def make_put(
     All devices of the sharding are this process's.
     """
     import jax  # here, because configs are read with the help of this module before JAX may be imported
-    from jax._src.lib import xla_client
+    from jax._src.lib import xla_client  # type: ignore[attr-defined]
 
     indices = sharding.devices_indices_map(shape)
     devices, slices = list(indices), list(indices.values())
@@ -36,3 +36,12 @@ def make_put(
         return xla_client.batched_device_put(aval, sharding, [array[index] for index in slices], devices)
 
     return put
+
+
+def is_recomputed(equation: Any) -> bool:
+    """Say whether an equation of a jaxpr, directly in the body of a `remat`, computes again what was computed before.
+
+    Differentiation puts both into one body, the forward pass once more and the backward pass, and tells them apart
+    only in the names that it gives to profilers.
+    """
+    return "rematted_computation" in str(equation.source_info.name_stack)

@@ -12,20 +12,26 @@ from jax.experimental.compilation_cache import compilation_cache
 _logger = logging.getLogger(__name__)
 
 
-def compile_ahead(
-    function: Callable,
-    *arguments: Any,
-    out_shardings: Any = None,
-    donate_argnums: Sequence[int] = (),
-    options: dict[str, Any] | None = None,
+def trace_ahead(
+    function: Callable, *arguments: Any, out_shardings: Any = None, donate_argnums: Sequence[int] = ()
 ) -> Any:
-    """Compile `function` for abstract `arguments`, whose leaves carry shardings, and for nothing else.
+    """Trace `function` for abstract `arguments`, whose leaves carry shardings. The result has a `jaxpr`."""
+    jitted = jax.jit(function, out_shardings=out_shardings, donate_argnums=tuple(donate_argnums), keep_unused=True)
+    return jitted.trace(*arguments)
+
+
+def compile_traced(traced: Any, options: dict[str, Any] | None = None) -> Any:
+    """Compile what `trace_ahead` gave."""
+    return traced.lower().compile(compiler_options=options or None)
+
+
+def compile_ahead(function: Callable, *arguments: Any, options: dict[str, Any] | None = None, **keys: Any) -> Any:
+    """Compile `function` for abstract `arguments`, as `trace_ahead` takes them, and for nothing else.
 
     Calling the result with other shapes, dtypes or shardings raises TypeError naming the argument. Unused arguments are
     kept, so that a donated leaf that is only overwritten still gives its memory to the result.
     """
-    jitted = jax.jit(function, out_shardings=out_shardings, donate_argnums=tuple(donate_argnums), keep_unused=True)
-    return jitted.lower(*arguments).compile(compiler_options=options or None)
+    return compile_traced(trace_ahead(function, *arguments, **keys), options)
 
 
 def compiler_options(platform: str, deterministic: bool, autotune_dir: str) -> dict[str, Any]:

@@ -1,10 +1,14 @@
 """Lengths of a run and the times between its events, written with a unit: "5000 steps", "2.5 epochs", "8 hours"."""
 
+import contextlib
 import dataclasses
 import difflib
 import math
 import re
+from collections.abc import Iterator
 from fractions import Fraction
+
+from jaxtrain.errors import ConfigError, Problem
 
 _COUNTS = ("steps", "epochs", "examples", "tokens")
 _SECS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
@@ -72,6 +76,22 @@ class Duration:
         """The first step at which the duration is over. Raises ValueError where the unit means nothing."""
         return math.ceil(self.exact_steps(batch_size, num_examples, tokens_per_example))
 
+    def meets(self, other: "Duration", batch_size: int) -> bool:
+        """Is one of two periods a whole multiple of the other, so that when the rarer is due, the other is too?
+
+        Steps and examples can be compared, and units of time; any other unit only with itself.
+        """
+        mine, theirs = self._measured(batch_size), other._measured(batch_size)
+        if mine[1] != theirs[1]:
+            return False
+        ratio = mine[0] / theirs[0]
+        return 1 in (ratio.numerator, ratio.denominator)
+
+    def _measured(self, batch_size: int) -> tuple[Fraction, str]:
+        if self.is_time:
+            return self.amount * _SECS[self.unit], "seconds"
+        return (self.amount * batch_size, "examples") if self.unit == "steps" else (self.amount, self.unit)
+
     def __str__(self) -> str:
         number = str(self.amount.numerator) if self.amount.denominator == 1 else repr(float(self.amount))
         return f"{number} {self.unit}"
@@ -107,6 +127,29 @@ class Every:
         if not (self._steps and other._steps):
             return False
         return self._steps * other._per_steps % (self._per_steps * other._steps) == 0
+
+
+def every_of(key: str, text: str, batch_size: int, num_examples: int, tokens_per_example: int | None) -> Every:
+    """Read an `every` of a config. Raises ConfigError, which names its key, for a unit that means nothing here."""
+    with _told_by(key, text):
+        return Every(Duration.parse(text), batch_size, num_examples, tokens_per_example)
+
+
+def steps_of(key: str, text: str, batch_size: int, num_examples: int, tokens_per_example: int | None) -> int | None:
+    """Give the steps of a duration of a config; None for a time, or for none. Raises as `every_of` does."""
+    duration = Duration.parse(text)
+    if duration is None or duration.is_time:
+        return None
+    with _told_by(key, text):
+        return duration.steps(batch_size, num_examples, tokens_per_example)
+
+
+@contextlib.contextmanager
+def _told_by(key: str, text: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError([Problem(key, text, str(error), "Use steps, epochs or examples.")]) from error
 
 
 def nearest(text: str, default: str = "1000 steps") -> str:

@@ -47,6 +47,10 @@ class NonFiniteError(JaxtrainError):
     exit_code = EXIT_NONFINITE
 
 
+class OutOfMemoryError(JaxtrainError):
+    """A device had no room for the run. The message says what to try."""
+
+
 class StorageError(JaxtrainError):
     """A checkpoint could not be written."""
 

@@ -7,9 +7,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxtrain.config import Config
 from jaxtrain.data.pipeline import Loader
 from jaxtrain.data.prefetch import DevicePrefetch
 from jaxtrain.duration import Every
+from jaxtrain.errors import ConfigError, Problem
 from jaxtrain.sharding import BatchPlacer
 from jaxtrain.typing import ModelState, Params
 
@@ -121,6 +123,21 @@ def _widen(leaf: Any) -> Any:
     array = np.asarray(leaf)
     kind = {"f": np.float64, "i": np.int64, "u": np.uint64}.get(array.dtype.kind)
     return array.astype(kind)[()] if kind else array[()]
+
+
+def check_best_metric(config: Config, name: str, metrics: Any) -> None:
+    """Refuse a `checkpoint.best_metric` of the evaluation `name` that its lines will not have. Raises ConfigError.
+
+    metrics: shapes and dtypes of what the evaluation step returns.
+    """
+    split, _, wanted = config.checkpoint.best_metric.partition("/")
+    if split != name:
+        return
+    known = list(compute(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype)[()], metrics)))
+    if wanted not in known:
+        fix = f"Use one of {', '.join(f'{name}/{number}' for number in known)}."
+        allowed = "the lines of this evaluation have no such number"
+        raise ConfigError([Problem("checkpoint.best_metric", config.checkpoint.best_metric, allowed, fix)])
 
 
 def compute(metrics: Mapping[str, Any] | None) -> dict[str, Any]:

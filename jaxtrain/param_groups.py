@@ -12,11 +12,11 @@ from typing import Any
 
 import jax
 
-from jaxtrain.config import schema
+from jaxtrain.config import limits, schema
 from jaxtrain.errors import ConfigError, Problem
 from jaxtrain.typing import Params, PyTree
 
-DEFAULT = schema.DEFAULT_GROUP
+DEFAULT = limits.DEFAULT_GROUP
 _NEVER_DECAYED = re.compile(r"(^|_)(bias|scale)$")
 
 

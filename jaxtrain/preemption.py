@@ -1,5 +1,7 @@
 """SIGTERM, SIGUSR1 and Ctrl-C: the run stops where it can be resumed, and a second signal ends it at once.
 
+SIGUSR2 only asks for a trace of some steps (profiling.py), at any time and as often as one likes.
+
 A Python signal handler runs in the main thread, between two bytecodes: in a call that takes minutes, such as a
 compilation, not at all or only to set a flag that nobody looks at. So the program blocks the signals (`install`) and a
 thread of its own waits for them with `sigwait`; threads started later inherit the blocked mask. Only a call that holds
@@ -21,6 +23,7 @@ from jaxtrain.errors import EXIT_RESUMABLE
 _logger = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+PROFILE = signal.SIGUSR2
 
 # `timeout`, job launchers and process groups deliver one signal twice within microseconds: that is still the first.
 _BOUNCE_SECS = 0.02
@@ -31,10 +34,12 @@ class Signals:
     """Tells the loop when to stop. Not installed, or installed outside the main thread, it never asks for anything.
 
     requested: the reason to stop ("SIGTERM", "SIGUSR1", "Ctrl-C"), None as long as there is none.
+    num_profile_requests: SIGUSR2 that have come.
     """
 
     def __init__(self) -> None:
         self.requested: str | None = None
+        self.num_profile_requests = 0
         self._callback: Callable[[str], None] = lambda reason: None
         self._grace_secs = 0.0
         self._is_ready = False
@@ -56,8 +61,8 @@ class Signals:
         if threading.current_thread() is not threading.main_thread() or self._previous:
             return False
         # Started in the background of a shell, a process ignores Ctrl-C, which is for others then. A program's own
-        # handler of the other two is left to it.
-        numbers = [n for n in SIGNALS if n != signal.SIGINT or signal.getsignal(n) != signal.SIG_IGN]
+        # handler of the others is left to it.
+        numbers = [n for n in (*SIGNALS, PROFILE) if n != signal.SIGINT or signal.getsignal(n) != signal.SIG_IGN]
         if own_process:
             self._over.clear()
             self._previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
@@ -106,7 +111,9 @@ class Signals:
             signal.pthread_kill(self._thread.ident or 0, number)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self.requested is None:
+        if number == PROFILE:
+            self.num_profile_requests += 1
+        elif self.requested is None:
             self.requested = _name(number)
         elif number == signal.SIGINT:
             raise KeyboardInterrupt
@@ -119,6 +126,9 @@ class Signals:
             number = signal.sigwait(numbers)
             if self._over.is_set():
                 return
+            if number == PROFILE:
+                self.num_profile_requests += 1
+                continue
             if self.requested is not None:
                 os._exit(128 + number)
             self.requested = _name(number)
@@ -155,7 +165,7 @@ class Signals:
 @contextlib.contextmanager
 def unblocked() -> Iterator[None]:
     """Start child processes inside: they then do not inherit the blocked signals. Forked ones never do."""
-    previous = signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    previous = signal.pthread_sigmask(signal.SIG_UNBLOCK, (*SIGNALS, PROFILE))
     try:
         yield
     finally:

@@ -16,6 +16,7 @@ import jax
 from jaxtrain.evaluate import compute
 from jaxtrain.step import Counters, Interval
 from jaxtrain.writers import Writer
+from jaxtrain.writers.background import close_all
 from jaxtrain.writers.jsonl import MetricsFile
 
 
@@ -66,6 +67,7 @@ class Reporter:
     """Writes lines to `metrics.jsonl` and to every other writer.
 
     start_step: where the run begins; lines of later steps, which a launch before had written, are dropped.
+    peak_step_secs: what a step would take if the devices computed at their peak; None leaves `mfu` out.
     `on_log(step, scalars)` hears of each train line.
     """
 
@@ -78,6 +80,7 @@ class Reporter:
         tokens_per_example: int | None,
         start_step: int,
         on_log: Callable[[int, Mapping[str, Any]], None],
+        peak_step_secs: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.timer = StepTimer(clock)
@@ -88,6 +91,7 @@ class Reporter:
         self._batch_size = batch_size
         self._tokens_per_example = tokens_per_example
         self._on_log = on_log
+        self._peak_step_secs = peak_step_secs
         self._kept: _Kept | None = None
 
     def keep(
@@ -111,6 +115,8 @@ class Reporter:
         if self._tokens_per_example:
             host["tokens_per_sec"] = rates["examples_per_sec"] * self._tokens_per_example
             host["tokens_seen"] = examples_seen * self._tokens_per_example
+        if self._peak_step_secs is not None:
+            host["mfu"] = self._peak_step_secs / rates["step_secs"]
         kept, self._kept = self._kept, _Kept(step, interval, counters, scalars, host)
         self._write(kept)
 
@@ -143,8 +149,7 @@ class Reporter:
 
     def close(self) -> None:
         self._file.close()
-        for writer in self._writers:
-            writer.close()
+        close_all(self._writers)
 
     def _write(self, kept: _Kept | None) -> None:
         if kept is None:

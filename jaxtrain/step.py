@@ -25,7 +25,7 @@ from jaxtrain.typing import Array, Batch, ModelState, Params, PyTree
 RESERVED_METRICS = frozenset(
     [
         *("step", "time", "split", "loss", "grad_norm", "learning_rate", "skipped", "empty", "bad_examples"),
-        *("step_secs", "data_wait_secs", "examples_per_sec", "examples_seen", "tokens_per_sec", "tokens_seen"),
+        *("step_secs", "data_wait_secs", "examples_per_sec", "examples_seen", "tokens_per_sec", "tokens_seen", "mfu"),
     ]
 )
 

@@ -12,23 +12,22 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from jaxtrain import compiling, init_from, resume, session, sharding
+from jaxtrain import compiling, init_from, profiling, resume, session, sharding
+from jaxtrain.assembly import assemble
 from jaxtrain.callbacks import Callbacks
 from jaxtrain.check import checked
 from jaxtrain.checkpoint import Checkpoints
 from jaxtrain.data.prefetch import DevicePrefetch
 from jaxtrain.evaluate import Evaluation, Evaluator
-from jaxtrain.experiment import Experiment, assemble
+from jaxtrain.experiment import Experiment
 from jaxtrain.nonfinite import raise_if_halted
 from jaxtrain.pace import Pace
 from jaxtrain.preemption import Signals
 from jaxtrain.reporting import Reporter
 from jaxtrain.step import TrainState, eval_params
 from jaxtrain.timeline import Timeline
-from jaxtrain.writers import Writer
-from jaxtrain.writers.console import Console
 from jaxtrain.writers.jsonl import read_lines
-from jaxtrain.writers.tensorboard import TensorBoard
+from jaxtrain.writers.opening import open_writers
 
 _logger = logging.getLogger(__name__)
 _MAX_STEPS_IN_FLIGHT = 2
@@ -70,6 +69,7 @@ def train(
     timeline.mark("starting Python")
     config = checked(config)
     with session.opened(config, workdir, signals) as here, contextlib.ExitStack() as stack:
+        stack.enter_context(profiling.explained_exhaustion(here.workdir.path / "profile", config))
         compiling.enable_cache(config.compile_cache)
         experiment = assemble(config, autotune_dir=str(here.workdir.autotune_dir))
         timeline.mark("data and model")
@@ -132,6 +132,7 @@ class Loop:
         self.position, self.num_bad = start.position, start.num_bad
         self.saved_step = start.step
         self.is_first_step = True
+        self.profiler = profiling.Profiler(here.workdir.path / "profile", config.profile, here.signals)
 
         self.train_step = experiment.compile_train_step()
         self.drain = experiment.compile_drain()
@@ -140,29 +141,25 @@ class Loop:
             self.evaluator.check(evaluation, eval_params(state), state.model_state)
         callbacks.run.eval_metrics = self.evaluator.metrics
         timeline.mark("compiling")
+        flops = experiment.step_flops()
+        _logger.info("a step takes %s\na step needs %s", flops, profiling.describe_memory(self.train_step))
 
         _logger.info("%s", sharding.describe(state, experiment.sharded_by))
         _logger.info("%s", experiment.optimizer.groups.describe(state.params))
         self.reporter = Reporter(
             here.workdir.metrics_path,
-            self.open_writers(),
+            open_writers(config, here.workdir, pace),
             batch_size=config.batch_size,
             tokens_per_example=experiment.tokens_per_example,
             start_step=start.step,
             on_log=self.callbacks.on_log,
+            peak_step_secs=flops.secs_at_peak(list(experiment.mesh.devices.flat), config.precision.compute),
         )
         self.callbacks.run.write_text = self.reporter.write_text
         self.callbacks.run.pause = self.reporter.timer.pause
         resume.tell_lost_lines(start, self.reporter.has_line)
         if self.reporter.has_line("train", start.step):  # a line made after this step was saved holds its interval
             self.state = dataclasses.replace(state, interval=self.drain(state.interval, state.counters)[0])
-
-    def open_writers(self) -> list[Writer]:
-        """Open what shows the lines of metrics.jsonl elsewhere."""
-        opened: list[Writer] = [Console(self.pace)]
-        if self.experiment.config.log.tensorboard:
-            opened.append(TensorBoard(self.here.workdir.tensorboard_dir, purge_step=self.pace.step + 1))
-        return opened
 
     def run(self) -> str:
         """Make steps until the run is over or has to stop. Returns its status."""
@@ -182,6 +179,7 @@ class Loop:
     def make_steps(self) -> None:
         in_flight: deque[Any] = deque()
         while not (self.pace.is_over or self.is_interrupted() or self.callbacks.run.stop_reason):
+            self.profiler.before_step(self.pace.step + 1, self.state.step)
             item = self.batches.next(self.is_interrupted)
             if item is None:
                 return
@@ -295,4 +293,5 @@ class Loop:
         return self.here.signals.requested or self.callbacks.run.stop_reason or ""
 
     def close(self) -> None:
+        self.profiler.close()
         self.reporter.close()

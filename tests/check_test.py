@@ -49,6 +49,53 @@ def test_an_eval_that_takes_the_batch_size_of_training_is_not_told_twice():
     assert list(problems(batch_size=100, evals={"test": {}})) == ["batch_size"]
 
 
+def best(every="", saved="10 steps", metric="validation/loss", **checkpoint):
+    checkpoint = {"keep_best": 1, "best_metric": metric, "every": saved, **checkpoint}
+    return problems(evals={"validation": {"every": every}}, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("every", "saved"),
+    [
+        ("10 steps", "10 steps"),
+        ("30 steps", "10 steps"),
+        ("5 steps", "10 steps"),
+        ("80 examples", "10 steps"),  # batches of 8
+        ("2.5 epochs", "5 epochs"),
+        ("30 minutes", "1 hour"),
+    ],
+)
+def test_evaluations_at_checkpoints_can_tell_the_best(every, saved):
+    assert best(every, saved) == {}
+
+
+@pytest.mark.parametrize(
+    ("every", "saved"),
+    [
+        ("", "10 steps"),
+        ("10 steps", ""),
+        ("15 steps", "10 steps"),
+        ("1 epoch", "10 steps"),
+        ("1 hour", "10 steps"),
+        ("40 minutes", "1 hour"),
+    ],
+)
+def test_evaluations_that_may_miss_the_checkpoints_cannot(every, saved):
+    assert list(best(every, saved)) == ["evals.validation.every"]
+    assert best(every, saved, keep_best=0, metric="") == {}
+
+
+def test_the_best_needs_an_evaluation_that_there_is():
+    (problem,) = best("10 steps", metric="validatoin/accuracy").values()
+    assert str(problem) == (
+        "--config.checkpoint.best_metric=validatoin/accuracy: there is no evaluation named validatoin. "
+        "Use validation/accuracy."
+    )
+    assert best("10 steps", metric="")["checkpoint.best_metric"].fix == "Use validation/loss."
+    assert list(problems(checkpoint={"keep_best": 1})) == ["checkpoint.best_metric"]
+    assert list(problems(checkpoint={"best_metric": "test/loss"})) == ["checkpoint.best_metric"]
+
+
 def test_a_mesh_that_is_not_the_devices_is_told():
     assert list(problems(mesh={"data": 3})) == ["mesh.data"]
 

@@ -10,12 +10,13 @@ import jax
 import numpy as np
 
 from jaxtrain import default_config, resume, session
+from jaxtrain.assembly import assemble
 from jaxtrain.callbacks import Callback, Callbacks
 from jaxtrain.check import checked
 from jaxtrain.config import parse
 from jaxtrain.data.arrays import Arrays
 from jaxtrain.data.prefetch import DevicePrefetch
-from jaxtrain.experiment import Experiment, assemble
+from jaxtrain.experiment import Experiment
 from jaxtrain.models.mlp import MLP
 from jaxtrain.pace import Pace
 from jaxtrain.tasks.classification import Classification

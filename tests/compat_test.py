@@ -7,6 +7,17 @@ from ml_collections import config_dict
 from jaxtrain import compat
 
 
+def test_what_a_backward_pass_computes_again_is_known_from_what_is_new():
+    def loss(x):
+        return jnp.sum(jax.checkpoint(lambda x: jnp.sin(jnp.cos(x)))(x))
+
+    (body,) = [e for e in jax.make_jaxpr(jax.grad(loss))(1.0).eqns if e.params.get("differentiated")]
+    found = {equation.primitive.name: compat.is_recomputed(equation) for equation in body.params["jaxpr"].eqns}
+    assert found["sin"]
+    assert found["cos"]
+    assert not found["mul"]
+
+
 def test_orbax_names_the_same_suffix_itself():
     assert ocp.utils.TMP_DIR_SUFFIX == compat.ORBAX_TMP_SUFFIX
 

@@ -12,11 +12,11 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from jaxtrain.assembly import assemble
 from jaxtrain.check import checked
 from jaxtrain.config import load, parse
 from jaxtrain.errors import JaxtrainError
 from jaxtrain.evaluate import Evaluator
-from jaxtrain.experiment import assemble
 from tests.runner import ROOT
 
 MODEL = "task.model."

@@ -143,3 +143,29 @@ def test_a_multiple_is_due_only_where_the_other_is(ours, theirs, batch_size, num
 
 def test_never_is_never_due():
     assert not any(Every(None, 1).due(step, step * 1e9) for step in range(1, 100))
+
+
+UNITS = ("steps", "examples", "epochs", "tokens", "seconds", "minutes")
+PERIODS = st.builds(lambda amount, unit: Duration.parse(f"{amount} {unit}"), st.integers(1, 12), st.sampled_from(UNITS))
+
+
+@given(PERIODS, PERIODS)
+def test_of_two_periods_that_meet_the_rarer_is_never_due_without_the_other(first, second):
+    if not first.meets(second, batch_size=4):
+        assert first != second
+        return
+    one, other = (Every(duration, 4, num_examples=10, tokens_per_example=3) for duration in (first, second))
+    due = [(one.due(step, 7 * step, 7 * (step - 1)), other.due(step, 7 * step, 7 * (step - 1))) for step in range(200)]
+    assert len(set(due) & {(True, False), (False, True)}) < 2
+    assert second.meets(first, batch_size=4)
+
+
+def test_periods_meet_across_units_that_can_be_compared():
+    def meet(first, second):
+        return Duration.parse(first).meets(Duration.parse(second), batch_size=4)
+
+    assert meet("3 steps", "12 examples")
+    assert meet("1 hour", "20 minutes")
+    assert not meet("3 steps", "2 steps")
+    assert not meet("1 epoch", "10 steps")
+    assert not meet("1 hour", "3600 steps")

@@ -33,8 +33,8 @@ FLOORS = (
     {"tasks", "build", "check", "optimizers"},
     {"step", "accumulation"},
     {"evaluate", "params", "generate", "export", "reporting", "nonfinite"}
-    | {"experiment", "init_from", "resume", "session"}
-    | {"callbacks", "watchdog", "preemption"},
+    | {"assembly", "experiment", "init_from", "resume", "session"}
+    | {"callbacks", "watchdog", "preemption", "profiling"},
     {"train"},
     {"plan", "drill", "replay", "verify", "doctor", "launch", "runs"},
     {"cli", "__main__", ""},  # "" is the package itself, whose names are loaded when they are asked for

@@ -11,11 +11,11 @@ from flax import nnx
 from safetensors.flax import save_file
 
 from jaxtrain import init_from
+from jaxtrain.assembly import assemble
 from jaxtrain.check import checked
 from jaxtrain.checkpoint import Checkpoints
 from jaxtrain.checkpoint.leaves import named
 from jaxtrain.errors import EXIT_REFUSED, CheckpointError, ConfigError
-from jaxtrain.experiment import assemble
 from jaxtrain.models.mlp import MLP
 from jaxtrain.tasks.classification import Classification
 from jaxtrain.train import train

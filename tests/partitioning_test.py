@@ -14,11 +14,11 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from jaxtrain import default_config
+from jaxtrain.assembly import assemble
 from jaxtrain.check import checked
 from jaxtrain.config import Mesh, Sharding, ShardingRule
 from jaxtrain.data.arrays import Arrays
 from jaxtrain.errors import ConfigError
-from jaxtrain.experiment import assemble
 from jaxtrain.partitioning import largest_dim, place_params, state_shardings
 from jaxtrain.sharding import make_mesh, table
 from jaxtrain.tasks.classification import Classification

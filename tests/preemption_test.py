@@ -91,6 +91,37 @@ def test_handlers_alone_do_not_end_a_compilation(cli):
     assert "compiled" not in run.stdout
 
 
+def test_sigusr2_is_counted_and_changes_nothing_about_how_a_run_stops(cli, tmp_path):
+    run = start(
+        cli,
+        """
+        print("busy")
+        while signals.num_profile_requests < 1:  # before the first step, where SIGTERM would end the process
+            time.sleep(0.01)
+        signals.ready()
+        print("ready")
+        while signals.requested is None:
+            time.sleep(0.01)
+        print("asked", signals.requested, signals.num_profile_requests)
+        while signals.num_profile_requests < 3:
+            time.sleep(0.01)
+        sys.exit(75)
+    """,
+    )
+    run.wait_for_output("busy")
+    run.send(signal.SIGUSR2)
+    run.wait_for_output("ready")
+    run.send(signal.SIGUSR2)
+    time.sleep(0.3)
+    run.send(signal.SIGTERM)
+    run.wait_for_output("asked")
+    run.wait_for_output("A second signal")
+    run.send(signal.SIGUSR2)  # it is no second signal
+    assert run.finish(10).returncode == 75, run.stderr
+    assert "asked SIGTERM 2" in run.stdout
+    assert not (tmp_path / "status").exists()
+
+
 def test_a_callback_that_hangs_does_not_keep_the_process(cli):
     run = start(cli, "signals.before_first_step(lambda reason: time.sleep(60), 60)\nprint('busy')\ntime.sleep(60)")
     run.wait_for_output("busy")
@@ -164,7 +195,7 @@ def test_children_do_not_inherit_the_blocked_signals(cli):
     lines = dict(line.split(" ", 1) for line in run.stdout.splitlines())
     assert "SIGTERM" in lines["plain"]  # the negative control: this is what `unblocked` is for
     assert lines["unblocked"] == "[]"
-    assert lines["parent"] == "3"
+    assert lines["parent"] == "4"
     assert lines["fork"] == str(-signal.SIGTERM)
 
 

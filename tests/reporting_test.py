@@ -55,7 +55,7 @@ def made(tmp_path, clock):
     """Make reporters of one run, and keep what callbacks would hear."""
     heard = []
 
-    def make(start_step=0, tokens_per_example=None, writers=()):
+    def make(start_step=0, tokens_per_example=None, writers=(), **keys):
         return Reporter(
             tmp_path / "metrics.jsonl",
             writers,
@@ -64,6 +64,7 @@ def made(tmp_path, clock):
             start_step=start_step,
             on_log=lambda step, scalars: heard.append((step, scalars)),
             clock=clock,
+            **keys,
         )
 
     make.path, make.heard = tmp_path / "metrics.jsonl", heard
@@ -143,6 +144,16 @@ def test_reading_a_line_moves_nothing_else_between_host_and_devices(made):
         reporter.keep(2, *kept, 8)
         reporter.flush()
     assert next(read_lines(made.path))["loss"] == 1.5
+
+
+def test_mfu_is_the_part_of_the_time_that_the_step_would_take_at_the_peak(made, clock):
+    reporter = made(peak_step_secs=0.5)
+    for _ in range(4):
+        clock.now += 2
+        reporter.timer.count_step(0.0)
+    reporter.keep(4, interval(np.float32(1)), counters(), 16)
+    reporter.flush()
+    assert next(read_lines(made.path))["mfu"] == 0.25
 
 
 def test_rates_are_over_the_steps_of_the_interval(made, clock):

@@ -85,6 +85,7 @@ def finished(tmp_path_factory):
         saves.append((step, max((json.loads(line)["step"] for line in lines), default=0)))
         save(self, step, state, info)
 
+    jax.clear_caches()  # another test may have trained the same programs
     with pytest.MonkeyPatch.context() as patch, jax.log_compiles():
         patch.setattr(Checkpoints, "save", spy)
         logging.getLogger("jax").addHandler(listener)
@@ -127,10 +128,25 @@ def test_lines_have_the_keys_that_are_promised(finished):
                 *("step", "time", "split", "loss", "grad_norm", "learning_rate", "accuracy", "skipped", "empty"),
                 *("step_secs", "data_wait_secs", "examples_per_sec", "examples_seen"),
             }
+            assert "mfu" not in line  # the peak of a CPU is not known
             assert line["examples_seen"] == 8 * line["step"]
             assert line["learning_rate"] == pytest.approx(1e-3)
         else:
             assert line.keys() == {"step", "time", "split", "loss", "accuracy"}
+
+
+def test_the_flops_of_a_step_are_told_at_its_start(finished):
+    # Forward: 8 x (4 x 8 + 8 x 3); backward: as much for the kernels, and 8 x 8 x 3 for the hidden features.
+    multiply_adds = 2 * 8 * (4 * 8 + 8 * 3) + 8 * 8 * 3
+    log = (finished[0].workdir / "logs" / "process-0.log").read_text()
+    assert f"a step takes {2 * multiply_adds} FLOPs (2 a multiply-add; matmuls and convolutions only" in log
+    assert "a step needs 0.0 MiB on each device: arguments 0.0" in log
+
+
+def test_lines_tell_mfu_where_the_peak_of_the_devices_is_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["jaxtrain.flops"], "device_peak", lambda kind, dtype: 1e6)
+    (line,) = train(make_config(duration="4 steps"), tmp_path / "w").history
+    assert line["mfu"] == pytest.approx(2 * 1088 / (8 * 1e6 * line["step_secs"]))
 
 
 def test_a_line_is_the_mean_over_the_steps_since_the_line_before(tmp_path, finished):
@@ -248,6 +264,33 @@ def test_a_callback_may_end_the_run_which_is_then_finished(tmp_path):
     again = train(with_evals(), tmp_path / "w")
     assert (again.status, again.step, again.state) == ("finished", 7, None)
     assert again.history == result.history
+
+
+def with_best(**changes):
+    """A checkpoint and an evaluation after each step, of which the last and the two best are kept."""
+    config = make_config(duration="8 steps", evals={"validation": {"every": "1 step"}}, **changes)
+    config.optimizer.learning_rate = 0.5  # too much, so that the loss goes up and down
+    config.checkpoint = {"every": "1 step", "keep_last": 1, "keep_best": 2, "best_metric": "validation/loss"}
+    return config
+
+
+def best_two(history, last):
+    scores = {line["step"]: line["loss"] for line in history if line["split"] == "validation" and line["step"] < last}
+    return sorted(scores, key=scores.get)[:2]
+
+
+def test_the_best_checkpoints_and_the_newest_stay_also_over_a_crash(tmp_path):
+    def fail(run):
+        raise RuntimeError("out of coffee")
+
+    stops = {"stop": {"type": At(5, fail, name="validation")}}  # its line is written, and the run is gone
+    with pytest.raises(RuntimeError, match="out of coffee"):
+        train(with_best(callbacks=stops), tmp_path / "w")
+    assert len(saved_steps(tmp_path / "w")) == 3
+    result = train(with_best(), tmp_path / "w")
+    best = best_two(result.history, 8)
+    assert min(best) < 5  # one of the launch before, and not what keep_last keeps
+    assert saved_steps(tmp_path / "w") == sorted({*best, 8})
 
 
 def test_a_longer_duration_goes_on_where_the_run_ended_also_in_another_place(copy, caplog):

@@ -9,7 +9,7 @@ import platform
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -37,6 +37,11 @@ def _never(step: int) -> bool:
     return False
 
 
+def _none(steps: list[int]) -> list[int]:
+    del steps
+    return []
+
+
 class Checkpoints:
     """The directory `checkpoints/<step>/` of one run. One process-wide instance, used from one thread.
 
@@ -53,18 +58,21 @@ class Checkpoints:
         *,
         keep_last: int,
         keep_every: Callable[[int], bool] = _never,
+        keep_best: Callable[[list[int]], Collection[int]] = _none,
         config_hash: str = "",
         notify: Callable[[str], None] = _logger.warning,
     ):
         """Open or create the directory and remove what killed saves left in it.
 
         Retention keeps the `keep_last` newest checkpoints and, for good, the first one at or after each step for which
-        `keep_every` is true. `notify` is told whatever a person should know.
+        `keep_every` is true, and those that `keep_best(steps)` chooses among the steps before the newest. `notify` is
+        told whatever a person should know.
         """
         assert keep_last >= 1
         self._directory = pathlib.Path(directory).absolute()
         self._keep_last = keep_last
         self._keep_every = keep_every
+        self._keep_best = keep_best
         self._config_hash = config_hash
         self._notify = notify
         self._verified: dict[int, Manifest] = {}
@@ -230,7 +238,13 @@ class Checkpoints:
             self._verified[step] = verification.verify(path)
         except DamagedError as reason:
             raise StorageError(f"The checkpoint {path} was written but reads back damaged: {reason}.") from reason
-        for old in retention.superseded(self.steps(), step, self._keep_last, self._is_kept):
+        steps = self.steps()
+        try:
+            best = self._keep_best([older for older in steps if older < step])
+        except OSError as error:
+            self._notify(f"No old checkpoint was deleted, since it cannot be told which ones are the best: {error}.")
+            return
+        for old in retention.superseded(steps, step, self._keep_last, lambda s: s in best or self._is_kept(s)):
             self._verified.pop(old, None)
             try:
                 retention.delete(self._directory / str(old))

@@ -20,9 +20,9 @@ def main(argv: Sequence[str]) -> int:
     given = arguments.read(argv, values=("--step", "--json"))
 
     from jaxtrain import compiling, files  # these take seconds to import, so a misspelled flag is told before
+    from jaxtrain.assembly import assemble
     from jaxtrain.check import checked
     from jaxtrain.evaluate import Evaluator
-    from jaxtrain.experiment import assemble
     from jaxtrain.params import load
     from jaxtrain.writers.jsonl import plain
 

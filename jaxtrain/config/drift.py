@@ -38,6 +38,7 @@ RULES: Mapping[str, Severity] = {
     "sharding": "notice",
     "checkpoint": "free",
     "log": "free",
+    "profile": "free",
     "callbacks": "free",
     "preemption": "free",
 }

@@ -136,6 +136,25 @@ def words(allowed: str, pattern: str, *, reserved: Sequence[str] = ()) -> Limit:
     return Limit(f"must be {allowed}" + "".join(f', not "{word}"' for word in reserved), accepts, nearest)
 
 
+def step_range() -> Limit:
+    """Steps "START:STOP" without STOP, or "" for none."""
+
+    def numbers(value: str) -> list[int]:
+        return [int(digits) for digits in re.findall(r"[0-9]{1,15}", value)]
+
+    def accepts(value: str) -> bool:
+        if re.fullmatch(r"[0-9]{1,15}:[0-9]{1,16}", value) is None:
+            return value == ""
+        start, stop = map(int, value.split(":"))
+        return 1 <= start < stop
+
+    def nearest(value: str) -> str | None:
+        start, *rest = [max(number, 1) for number in numbers(value)] or [0]
+        return f"{start}:{max(start + 1, *rest)}" if start and rest else f"{start}:{start + 3}" if start else None
+
+    return Limit('must be steps as "10:13", which are 10, 11 and 12, or "" (none)', accepts, nearest)
+
+
 def regex(*, empty: str = "") -> Limit:
     """A regular expression. `empty` says what "" means; without it, "" is refused."""
 
@@ -147,3 +166,11 @@ def regex(*, empty: str = "") -> Limit:
 
     words = "must be a regular expression" + (f', or "" ({empty})' if empty else ", and not empty")
     return Limit(words, accepts, lambda value: re.escape(value) or None)
+
+
+# Of what a config gives a name to.
+Name = words("letters, digits, - and _", r"[A-Za-z0-9_-]+")
+DEFAULT_GROUP = "default"  # of the parameters that no group of the config has
+GroupName = words("letters, digits, - and _", r"[A-Za-z0-9_-]+", reserved=(DEFAULT_GROUP, "frozen", "undecayed"))
+BestMetric = words('an evaluation and a number of its lines, such as "validation/loss"', r"([a-z0-9_]+/[^/\s]+)?")
+EvalName = words("lower-case letters, digits and _", r"[a-z0-9_]+", reserved=("train",))

@@ -8,16 +8,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from jaxtrain.config import limits
+from jaxtrain.config.limits import BestMetric, EvalName, GroupName, Name
 
 Count = Annotated[int, limits.at_least(1)]
 CountOrZero = Annotated[int, limits.at_least(0)]
 Size = Annotated[int, limits.rest_or_count()]
 Dtype = Annotated[str, limits.one_of("float32", "bfloat16", "float16")]
 Options = Mapping[str, Any]
-Name = limits.words("letters, digits, - and _", r"[A-Za-z0-9_-]+")
-DEFAULT_GROUP = "default"  # of the parameters that no group of the config has
-GroupName = limits.words("letters, digits, - and _", r"[A-Za-z0-9_-]+", reserved=(DEFAULT_GROUP, "frozen", "undecayed"))
-EvalName = limits.words("lower-case letters, digits and _", r"[a-z0-9_]+", reserved=("train",))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,6 +220,12 @@ class Checkpoint:
     keep_last: Count = 2
     # Keep one checkpoint of each such stretch for ever.
     keep_every: Annotated[str, limits.length(empty="none", time=False)] = ""
+    # Best checkpoints to keep beside the newest ones.
+    keep_best: CountOrZero = 0
+    # What tells the best: an evaluation and a number of its lines, such as "validation/loss"; "" tells none.
+    best_metric: Annotated[str, BestMetric] = ""
+    # Whether the smallest or the largest number is the best.
+    best_mode: Annotated[str, limits.one_of("min", "max")] = "min"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,6 +236,16 @@ class Log:
     every: Annotated[str, limits.length(empty="never")] = "10 steps"
     # Also write TensorBoard event files.
     tensorboard: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """Which steps are traced into profile/ of the workdir."""
+
+    # Steps to trace, "10:13" for 10, 11 and 12; "" traces none.
+    steps: Annotated[str, limits.step_range()] = ""
+    # Steps to trace when SIGUSR2 arrives.
+    num_steps: Count = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,6 +290,7 @@ class Config:
     sharding: Sharding = Sharding()
     checkpoint: Checkpoint = Checkpoint()
     log: Log = Log()
+    profile: Profile = Profile()
     # Run in this order after each step.
     callbacks: Annotated[Mapping[str, Spec], Name] = dataclasses.field(default_factory=dict)
     preemption: Preemption = Preemption()

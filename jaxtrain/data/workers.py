@@ -40,9 +40,10 @@ def start_worker(worker_index: int, num_workers: int) -> None:
 def _take_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent decides
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # so does a scheduler's notice
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # and the wish for a trace, which is no reason to end
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_SIGTERM_GRACE_SECS))
     # The parent's mask is inherited.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM))
 
 
 def _watch_parent() -> None:

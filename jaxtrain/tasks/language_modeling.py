@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxtrain.metrics import Mean
+from jaxtrain.metrics import Mean, Perplexity
 from jaxtrain.models.losses import chunked_cross_entropy, cross_entropy
 from jaxtrain.tasks.adapters import as_model
 from jaxtrain.tasks.task import Output
@@ -18,7 +18,7 @@ class LanguageModeling:
 
     batch["tokens"]: [batch, seq + 1] int32; the first `seq` are inputs, the last `seq` targets.
     batch["mask"]: [batch, seq] or [batch] bool; which targets count.
-    The loss is in nats per counted token.
+    The loss is in nats per counted token. Evaluation lines also hold `perplexity`, exp of it.
 
     model: any model that maps tokens [batch, seq] to logits [batch, seq, vocab].
     loss_chunks: compute logits and loss in so many slices of seq, never holding [batch, seq, vocab]; the model then
@@ -46,7 +46,9 @@ class LanguageModeling:
             losses = cross_entropy(logits, targets)
         mask = batch["mask"]
         mask = jnp.broadcast_to(mask[:, None] if mask.ndim == 1 else mask, targets.shape)
-        return Output(Mean.of(losses, mask), {}, model_state)
+        loss = Mean.of(losses, mask)
+        metrics = {} if train else {"perplexity": Perplexity(loss.total, loss.weight)}
+        return Output(loss, metrics, model_state)
 
     def predict(self, params: Params, model_state: ModelState, batch: Batch) -> Array:
         """Give logits [batch, seq, vocab]."""

@@ -19,10 +19,16 @@ _RESERVED = ("step", "time", "split")
 _SPELLINGS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a `metrics.jsonl`, floats bit for bit as they were written. A torn last line is left out."""
-    for _, record in _parsed(path.read_bytes()):
-        if record is not None:
+def read_lines(path: Path, split: str | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a `metrics.jsonl`, or those of one split, floats bit for bit as they were written.
+
+    A torn last line is left out.
+    """
+    content = path.read_bytes()
+    if split is not None:  # few of very many lines: most are not worth decoding
+        content = b"".join(line for line in content.splitlines(keepends=True) if f'"{split}"'.encode() in line)
+    for _, record in _parsed(content):
+        if record is not None and split in (None, record["split"]):
             yield record
 
 

@@ -38,11 +38,11 @@ import numpy as np
 from flax import nnx
 
 from jaxtrain import default_config, resume, session
+from jaxtrain.assembly import assemble
 from jaxtrain.callbacks import Callback, Callbacks, Run
 from jaxtrain.check import checked
 from jaxtrain.data.arrays import Arrays
 from jaxtrain.data.prefetch import DevicePrefetch
-from jaxtrain.experiment import assemble
 from jaxtrain.pace import Pace
 from jaxtrain.tasks.classification import Classification
 from jaxtrain.timeline import Timeline

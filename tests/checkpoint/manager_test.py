@@ -262,3 +262,30 @@ def test_a_manifest_is_plain_json(open_checkpoints, directory):
     content = json.loads((directory / "1/manifest.json").read_text())
     assert content["step"] == 1
     assert content["leaves"] == {"w": {"shape": [4], "dtype": "float32"}}
+
+
+def test_the_best_of_the_older_steps_are_kept_and_the_newest_always(open_checkpoints):
+    asked = []
+
+    def keep_best(steps):
+        asked.append(steps)
+        return {6} & set(steps)
+
+    checkpoints = open_checkpoints(keep_last=1, keep_best=keep_best)
+    for step in (3, 6, 9, 12):
+        _save(checkpoints, step)
+    checkpoints.close()
+    assert checkpoints.steps() == [6, 12]
+    assert all(12 not in steps for steps in asked)  # the newest has no score yet, and needs none
+
+
+def test_when_it_cannot_be_told_which_are_the_best_nothing_is_deleted(open_checkpoints, told):
+    def keep_best(steps):
+        raise FileNotFoundError("metrics.jsonl")
+
+    checkpoints = open_checkpoints(keep_last=1, keep_best=keep_best)
+    for step in (3, 6):
+        _save(checkpoints, step)
+    checkpoints.close()
+    assert checkpoints.steps() == [3, 6]
+    assert "No old checkpoint was deleted, since it cannot be told which ones are the best: metrics.jsonl." in told

@@ -15,6 +15,7 @@ TEXTS = [
     limits.import_path("optax:adamw"),
     limits.import_path("optax:adamw", empty="as in data"),
     limits.words("letters", r"[a-z]+", reserved=("train",)),
+    limits.step_range(),
 ]
 
 
@@ -43,6 +44,11 @@ TEXTS = [
         (limits.import_path("optax:adamw"), "", None),
         (limits.import_path("optax:adamw"), 3, None),
         (limits.words("letters, _", r"[a-z_]+", reserved=("train",)), "train", "train_set"),
+        (limits.step_range(), "10", "10:13"),
+        (limits.step_range(), "10-13", "10:13"),
+        (limits.step_range(), "5:2", "5:6"),
+        (limits.step_range(), "0:0", "1:2"),
+        (limits.step_range(), "some", None),
         (limits.words("letters", r"[a-z]+"), "Test", "test"),
     ],
 )

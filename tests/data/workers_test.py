@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOADING = """
 import signal, sys
 # As the command line does it, before anything starts a thread (NumPy's BLAS does); one thread would wait for them.
-blocked = {signal.SIGTERM, signal.SIGUSR1}
+blocked = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
 signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
 import numpy as np
 from jaxtrain.data.pipeline import Loader
@@ -62,7 +62,7 @@ def signal_set(pid, field):
     """Return the signals in a mask of /proc/<pid>/status."""
     (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(field)]
     mask = int(line.split()[1], 16)
-    return {signal.Signals(number) for number in (2, 10, 15) if mask >> (number - 1) & 1}
+    return {signal.Signals(number) for number in (2, 10, 12, 15) if mask >> (number - 1) & 1}
 
 
 def test_workers_read_on_after_signals_to_the_whole_job_and_end_with_their_parent(parent):
@@ -71,9 +71,9 @@ def test_workers_read_on_after_signals_to_the_whole_job_and_end_with_their_paren
     assert len(reading) == 2
     for worker in reading:
         assert signal_set(worker.pid, "SigBlk") == set()
-        assert signal_set(worker.pid, "SigIgn") == {signal.SIGINT, signal.SIGUSR1}
+        assert signal_set(worker.pid, "SigIgn") == {signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2}
     for child in children:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGUSR2, signal.SIGTERM):
             child.send_signal(number)
     process.send_signal(signal.SIGTERM)  # blocked in every thread of it, also after multiprocessing's tracker started
     for _ in range(30):

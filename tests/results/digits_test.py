@@ -8,9 +8,9 @@ from pathlib import Path
 import jax
 import pytest
 
+from jaxtrain.assembly import assemble
 from jaxtrain.config import load, parse
 from jaxtrain.evaluate import Evaluator
-from jaxtrain.experiment import assemble
 from jaxtrain.workdir import Workdir
 from jaxtrain.writers.jsonl import read_lines
 from tests import runner

@@ -40,6 +40,13 @@ def test_each_counted_token_is_predicted_from_the_one_before(mask):
     assert float(output.loss.weight) == mask.sum()
 
 
+def test_evaluations_tell_the_perplexity_too():
+    batch = {"tokens": TOKENS, "mask": np.array([[1, 1, 0], [1, 0, 0]], bool)}
+    assert BIGRAM.loss({"table": TABLE}, {}, batch, None, True).metrics == {}
+    metrics = BIGRAM.loss({"table": TABLE}, {}, batch, None, False).metrics
+    np.testing.assert_allclose(metrics["perplexity"].compute(), np.exp(by_hand(batch["mask"])), rtol=1e-5)
+
+
 def test_a_mask_of_examples_counts_all_their_tokens():
     output = BIGRAM.loss({"table": TABLE}, {}, {"tokens": TOKENS, "mask": np.array([True, False])}, None, True)
     np.testing.assert_allclose(output.loss.compute(), by_hand(np.array([[1, 1, 1], [0, 0, 0]])), rtol=1e-6)

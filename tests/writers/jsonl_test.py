@@ -181,3 +181,14 @@ for step in itertools.count():
     steps = [line["step"] for line in MetricsFile(path).lines()]
     assert steps == list(range(len(steps)))
     assert len(steps) > 1000
+
+
+def test_the_lines_of_one_split_are_those_and_no_others_that_mention_it(tmp_path):
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    file.write(1, "train", {"validation": 1.0}, 0.0)
+    file.write(1, "validation", {"loss": 2.0}, 0.0)
+    file.write(2, "validation", {"loss": float("nan")}, 0.0)
+    file.close()
+    found = list(read_lines(tmp_path / "metrics.jsonl", "validation"))
+    assert [(line["split"], line["step"]) for line in found] == [("validation", 1), ("validation", 2)]
+    assert found[0]["loss"] == 2.0
