@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxtrain.checkpoint.best import best_step
 from jaxtrain.checkpoint.manifest import Manifest
 from jaxtrain.checkpoint.restore import read_part
 from jaxtrain.checkpoint.steps import find
+from jaxtrain.checkpoint.verify import numbered
 from jaxtrain.step import eval_source
 from jaxtrain.typing import ModelState, Params
 from jaxtrain.workdir import Workdir
@@ -27,7 +29,8 @@ class Loaded(NamedTuple):
 def load_params(workdir: str | os.PathLike[str], step: int | str = "latest") -> Params:
     """Give the parameters of a run as nested dicts of NumPy arrays: their average (EMA), if the run keeps one.
 
-    step: a number, or "latest" for the newest checkpoint that verifies. The run may be under way.
+    step: a number, "latest" for the newest checkpoint that verifies, or "best" for the best that is kept by the run's
+    `checkpoint.best_metric`. The run may be under way.
     Raises WorkdirError where there is no run, CheckpointError where no such checkpoint verifies.
     """
     return load(workdir, step).params
@@ -39,13 +42,21 @@ def load(workdir: str | os.PathLike[str], step: int | str = "latest", abstract_s
     Without that, by what the checkpoint says of itself: NumPy arrays in dicts whose keys are the parts of their paths.
     Raises what `load_params` does, and CheckpointError for leaves that are not those of `abstract_state`.
     """
-    directory = Workdir(workdir, create=False).checkpoints_dir
-    found = find(directory, step)
+    run = Workdir(workdir, create=False)
+    directory = run.checkpoints_dir
+    found = find(directory, _best_step(run) if step == "best" else step)
     state = _described(found.manifest) if abstract_state is None else abstract_state
     source = eval_source(state)
     wanted = {name: getattr(state, name) for name in (source, "model_state")}
     read = read_part(directory / str(found.step), found.manifest, wanted)
     return Loaded(found.step, source, read[source], read["model_state"])
+
+
+def _best_step(run: Workdir) -> int:
+    """Give the checkpoint that is best by the metric of the run's own config."""
+    checkpoint = (run.read_config() or {}).get("checkpoint", {})
+    saved = numbered(run.checkpoints_dir) if run.checkpoints_dir.is_dir() else ()
+    return best_step(run.metrics_path, checkpoint.get("best_metric", ""), checkpoint.get("best_mode", ""), saved)
 
 
 def _described(manifest: Manifest) -> Any:

@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import json
 import shutil
 from types import SimpleNamespace
 
@@ -111,3 +112,17 @@ def test_damage_and_a_place_without_a_run_are_refused(text_run, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match="No checkpoint"):
         load_params(tmp_path / "empty")
+
+
+def test_best_is_the_saved_step_with_the_best_number_of_the_runs_own_metric(workdir, tmp_path):
+    workdir = shutil.copytree(workdir, tmp_path / "run")
+    with pytest.raises(CheckpointError, match="the run has no metric to tell"):
+        load(workdir, "best")
+    run = Workdir(workdir, create=False)
+    (saved,) = (int(path.name) for path in run.checkpoints_dir.iterdir() if path.name.isdecimal())
+    run.write_config({"checkpoint": {"best_metric": "validation/loss", "best_mode": "min"}})
+    lines = [(saved, 2.0), (saved + 1, 1.0)]  # the second is no checkpoint any more
+    run.metrics_path.write_text(
+        "".join(json.dumps({"step": step, "split": "validation", "loss": loss}) + "\n" for step, loss in lines)
+    )
+    assert load(workdir, "best").step == saved

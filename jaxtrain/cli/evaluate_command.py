@@ -6,7 +6,7 @@ from pathlib import Path
 from jaxtrain.cli import arguments
 from jaxtrain.errors import EXIT_OK, ConfigError, Problem, StorageError
 
-USAGE = """jaxtrain evaluate --workdir=DIR [--step=N|latest] [--json=FILE] [--config=FILE] [--config.a.b=value ...]
+USAGE = """jaxtrain evaluate --workdir=DIR [--step=N|best|latest] [--json=FILE] [--config=FILE] [--config.a.b=value ...]
 
 Runs every eval of the config on a checkpoint, on all examples, and prints their numbers: those of the run's own line at
 that step. --json also writes {"step", "source": "params" or "ema", "evals": {name: {metric: number}}}."""

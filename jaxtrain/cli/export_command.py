@@ -6,7 +6,7 @@ from pathlib import Path
 from jaxtrain.cli import arguments
 from jaxtrain.errors import EXIT_OK, ConfigError, Problem
 
-USAGE = """jaxtrain export --workdir=DIR --out=DIR [--step=N|latest]
+USAGE = """jaxtrain export --workdir=DIR --out=DIR [--step=N|best|latest]
 
 Writes model.safetensors and config.json into a new directory. Both are read back and compared bit for bit with the
 checkpoint before the directory gets its name; if anything differs, nothing is left and the exit code is 5."""

@@ -11,7 +11,7 @@ from jaxtrain.config import Config, parse
 from jaxtrain.errors import EXIT_OK, ConfigError, Problem
 from jaxtrain.redact import redact
 
-USAGE = """jaxtrain generate --workdir=DIR --prompt=TEXT [--prompt=TEXT ...] [--step=N|latest]
+USAGE = """jaxtrain generate --workdir=DIR --prompt=TEXT [--prompt=TEXT ...] [--step=N|best|latest]
 
   --max_new_tokens=N    at most so many tokens; by default 100, or what the model has room for
   --temperature=1.0     0 always takes the likeliest token

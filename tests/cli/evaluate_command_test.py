@@ -19,10 +19,10 @@ def line(workdir, step):
 def test_the_numbers_are_those_of_the_runs_own_line_and_the_run_is_only_read(text_run, tmp_path, capsys, flags, step):
     before = snapshot(text_run)
     assert cli.main(["evaluate", f"--workdir={text_run}", f"--json={tmp_path / 'e.json'}", *flags]) == 0
-    loss = line(text_run, step)["loss"]
+    loss, perplexity = (line(text_run, step)[name] for name in ("loss", "perplexity"))
     told = json.loads((tmp_path / "e.json").read_text())
-    assert told == {"step": step, "source": "params", "evals": {"validation": {"loss": loss}}}
-    assert capsys.readouterr().out == f"step {step}  validation  loss {loss}\n"
+    assert told == {"step": step, "source": "params", "evals": {"validation": {"loss": loss, "perplexity": perplexity}}}
+    assert capsys.readouterr().out == f"step {step}  validation  loss {loss}  perplexity {perplexity}\n"
     assert snapshot(text_run) == before
 
 
@@ -56,4 +56,4 @@ def test_a_file_that_cannot_be_written_is_a_failed_storage(text_run, tmp_path, c
 
 def test_help_says_what_is_printed(capsys):
     assert cli.main(["evaluate", "--help"]) == 0
-    assert "--step=N|latest" in capsys.readouterr().out
+    assert "--step=N|best|latest" in capsys.readouterr().out
