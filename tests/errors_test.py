@@ -19,6 +19,7 @@ def test_each_end_has_the_code_that_is_documented():
         "ExampleError": 1,
         "NonFiniteError": 3,
         "StorageError": 4,
+        "OutOfMemoryError": 1,
         "StoppedError": 75,
     }
     assert (errors.EXIT_OK, errors.EXIT_NO) == (0, 5)
