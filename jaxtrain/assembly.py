@@ -13,6 +13,7 @@ from jaxtrain import partitioning, sharding
 from jaxtrain.build import build
 from jaxtrain.config import Config, schema
 from jaxtrain.config.loading import describe_failure
+from jaxtrain.data.first import First
 from jaxtrain.data.reader import empty_batch, read_template
 from jaxtrain.duration import every_of, steps_of
 from jaxtrain.errors import ConfigError, DataError, JaxtrainError, Problem
@@ -29,6 +30,8 @@ def assemble(config: Config, *, devices: Sequence[Any] | None = None, autotune_d
     """
     mesh = sharding.make_mesh(config.mesh, devices)
     source, transforms = _examples(config.data, "data", config.seed)
+    if config.data.num_batches:
+        source = First(source, config.data.num_batches * config.batch_size)
     example = _example(source, transforms, config.seed)
     place = sharding.BatchPlacer(mesh, config.batch_size, config.accumulation.microbatches)
     abstract_batch = place.abstract(example)

@@ -257,3 +257,14 @@ def test_a_key_that_nobody_reads_is_found():
     assert unread([wider], attribute_reads(SOURCES.values())) == ["Log.colour"]
     without = [source for path, source in SOURCES.items() if path.name not in ("train.py", "experiment.py")]
     assert "Checkpoint.keep_last" in unread(CLASSES, attribute_reads(without))
+
+
+def test_num_batches_of_data_takes_so_many_batches_of_examples():
+    config = make_config()
+    config.data.num_batches = 3
+    config.evals.test = {}
+    config.duration = "5 epochs"
+    experiment = on_one_device(config)
+    assert len(experiment.source) == 24
+    assert experiment.num_steps == 15
+    assert len(experiment.evaluations[0].source) == len(ROWS)

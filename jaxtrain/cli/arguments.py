@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jaxtrain.config import Draft, overrides, split_argv, unknown_flags
+from jaxtrain.config import Draft, modes, overrides, split_argv, unknown_flags
 from jaxtrain.config.loading import load
 from jaxtrain.errors import ConfigError, Problem, WorkdirError
 from jaxtrain.workdir import Workdir
@@ -39,7 +39,8 @@ class Arguments:
 def read(argv: Sequence[str], switches: Sequence[str] = (), values: Sequence[str] = ()) -> Arguments:
     """Read `--config=F`, `--config.a.b=v`, `--workdir=D`, the named switches and flags with values, in any order.
 
-    With a workdir alone, the config is the one stored there. Raises ConfigError or WorkdirError.
+    With a workdir alone, the config is the one stored there. Switches that are modes (config/modes.py) are applied to
+    the config and to the workdir. Raises ConfigError or WorkdirError.
     """
     argument, changes, rest = split_argv(argv)
     taken, rest = _take(rest, ["--workdir", *values])
@@ -53,6 +54,9 @@ def read(argv: Sequence[str], switches: Sequence[str] = (), values: Sequence[str
     else:
         needed = Problem("", "", "which experiment to run is needed", "Write --config=configs/code_lm.py.")
         raise ConfigError([needed, *problems])
+    for mode in (mode for mode in modes.MODES if mode in given):
+        draft = modes.apply(draft, mode)
+        workdir = workdir and modes.workdir_beside(workdir, mode)
     return Arguments(dataclasses.replace(draft, problems=(*draft.problems, *problems)), workdir, given, taken)
 
 

@@ -10,16 +10,18 @@ from jaxtrain.build.options import OPEN
 from jaxtrain.build.targets import REQUIRED
 from jaxtrain.cli import arguments
 from jaxtrain.config import Config, flatten, parse, to_dict
+from jaxtrain.config.modes import MODES
 from jaxtrain.config.plain import is_group
 from jaxtrain.config.raw import shown
 from jaxtrain.errors import ConfigError
 from jaxtrain.redact import redact
 
-USAGE = """jaxtrain config --config=FILE[:variant] [--config.a.b=value ...]
+USAGE = f"""jaxtrain config --config=FILE[:variant] [{" | ".join(MODES)}] [--config.a.b=value ...]
 jaxtrain config --workdir=DIR
 
-Prints every key of the config, its value, and where that comes from: a flag, the config file, `data` (for what an eval
-takes over), the default of the schema, or the default of what a `type` names. --workdir reads the config of a run."""
+Prints every key of the config, its value, and where that comes from: a flag, a mode of `train`, the config file, `data`
+(for what an eval takes over), the default of the schema, or the default of what a `type` names. --workdir reads the
+config of a run."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -27,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     if any(argument in ("-h", "--help") for argument in argv):
         print(USAGE)
         return 0
-    parsed = parse(arguments.read(argv).draft)
+    parsed = parse(arguments.read(argv, switches=tuple(MODES)).draft)
     config, problems = check_options(parsed.config)
     if parsed.problems or problems:
         raise ConfigError([*parsed.problems, *problems])

@@ -15,11 +15,15 @@ from jaxtrain.redact import HIDDEN, is_secret_name
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
-    """A config before it is read: nested data, the dotted keys that flags set, and problems known so far."""
+    """A config before it is read: nested data, the dotted keys that flags set, and problems known so far.
+
+    modes: the dotted keys that a mode set (modes.py), each with its name.
+    """
 
     raw: Any
     flags: frozenset[str] = frozenset()
     problems: tuple[Problem, ...] = ()
+    modes: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def split_argv(argv: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
@@ -75,7 +79,7 @@ def apply(values: Mapping[str, Any] | config_dict.ConfigDict, overrides: Sequenc
         key, _, text = override.partition("=")
         value, found = raw_values.clean_text(Text(text), raw_values.shown(key))
         problems += found
-        problem = _set(nested, key, value)
+        problem = set_key(nested, key, value)
         if problem is None:
             flags.add(key)
         else:
@@ -83,20 +87,21 @@ def apply(values: Mapping[str, Any] | config_dict.ConfigDict, overrides: Sequenc
     return Draft(nested, frozenset(flags), tuple(problems))
 
 
-def _set(nested: dict[str, Any], key: str, text: str) -> Problem | None:
+def set_key(nested: dict[str, Any], key: str, value: Any) -> Problem | None:
+    """Set a dotted key, making the groups it needs. Gives the problem, and changes nothing, where that cannot be."""
     *groups, name = key.split(".")
     if not name or not all(groups) or not key.isprintable():
         allowed = "is not a key: names are joined by single dots"
-        return Problem(raw_values.shown(key), raw_values.shown(text), allowed)
+        return Problem(raw_values.shown(key), raw_values.shown(value), allowed)
     for depth, group in enumerate(groups):
         inner: Any = nested.setdefault(group, {})
         if not isinstance(inner, dict):
             above = ".".join(groups[: depth + 1])
-            return Problem(key, raw_values.shown(text), f"--config.{above} is a value and has no keys")
+            return Problem(key, raw_values.shown(value), f"--config.{above} is a value and has no keys")
         nested = inner
     old = nested.get(name)
-    if isinstance(old, dict) and "type" in old and not text.lstrip().startswith("{"):
-        fix = f"Use --config.{key}.type={raw_values.shown(text)}."
-        return Problem(key, raw_values.shown(text), "is a group of keys, one of which is its type", fix)
-    nested[name] = text
+    if isinstance(old, dict) and "type" in old and isinstance(value, str) and not value.lstrip().startswith("{"):
+        fix = f"Use --config.{key}.type={raw_values.shown(value)}."
+        return Problem(key, raw_values.shown(value), "is a group of keys, one of which is its type", fix)
+    nested[name] = value
     return None

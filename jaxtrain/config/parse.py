@@ -22,7 +22,8 @@ class Parsed:
     """A config and what is wrong with it.
 
     config: every wrong value is replaced by the nearest right one or by its default: the second stage can go on.
-    origins: for each dotted key of `to_dict(config)`: "flag", "file", "data" (an eval took it from there) or "default".
+    origins: for each dotted key of `to_dict(config)`: a mode ("--smoke"), "flag", "file", "data" (an eval
+        took it from there) or "default".
     """
 
     config: Config
@@ -206,7 +207,9 @@ def _origins(config: Config, draft: Draft, given: Mapping[str, Any]) -> dict[str
     defaults, values = dict(plain.flatten(plain.to_dict(Config()))), dict(plain.flatten(given))
     origins = {}
     for key, _ in plain.flatten(plain.to_dict(config)):
-        if any(key == flag or key.startswith(f"{flag}.") for flag in draft.flags):
+        if key in draft.modes:
+            origins[key] = draft.modes[key]
+        elif any(key == flag or key.startswith(f"{flag}.") for flag in draft.flags):
             origins[key] = "flag"
         elif key in values and (key not in defaults or values[key] != defaults[key]):
             origins[key] = "file"

@@ -37,6 +37,8 @@ class Data:
     options: Options = dataclasses.field(default_factory=dict)
     # Applied to each example, in this order.
     transforms: Annotated[Mapping[str, Spec], Name] = dataclasses.field(default_factory=dict)
+    # Batches to train on, again and again, which the first examples make; 0 takes all.
+    num_batches: CountOrZero = 0
     # Draw a new order of the examples for each epoch.
     shuffle: bool = True
     # Processes that read and transform examples in training; 0 uses threads, as evaluations always do.

@@ -9,7 +9,9 @@ import pytest
 import jaxtrain.train
 from jaxtrain.callbacks import Callback
 from jaxtrain.cli import train_command
+from jaxtrain.config.modes import MODES
 from jaxtrain.errors import ConfigError
+from jaxtrain.preemption import Signals
 from tests.runner import Runner
 
 # The commands below import this module for its callback: from then on they count what is compiled and what is found.
@@ -49,14 +51,18 @@ def get_config():
 """
 
 
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory):
-    """The same command twice, the second time from the beginning: how each ended, its lines, and what it compiled."""
-    here = tmp_path_factory.mktemp("commands")
+def write_files(here):
     rng = np.random.default_rng(0)
     image, label = rng.normal(size=(20, 4)).astype("float32"), rng.integers(3, size=20)
     np.savez(here / "rows.npz", image=image, label=label.astype("int32"))
     (here / "mine.py").write_text(FILE)
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory):
+    """The same command twice, the second time from the beginning: how each ended, its lines, and what it compiled."""
+    here = tmp_path_factory.mktemp("commands")
+    write_files(here)
     ended = []
     with Runner(cwd=here) as cli:
         for switches in ((), ("--fresh",)):
@@ -130,6 +136,74 @@ def test_switches_and_the_workdir_reach_the_run(called):
     assert workdir == Path("w")
     assert (keys["fresh"], keys["allow_drift"]) == (True, True)
     assert draft.problems == ()
+
+
+def test_a_mode_begins_anew_in_a_workdir_of_its_own(called):
+    calls, _, config = called
+    train_command.main(["--smoke", config, "--workdir=there/w"])
+    train_command.main(["--smoke", config])
+    (first, named, keys), (_, default, _) = calls
+    assert keys["fresh"]
+    assert named == Path("there/w-smoke")
+    assert default is None
+    assert first.raw["name"] == "mine-smoke"
+    assert first.raw["duration"] == "2 steps"
+
+
+class Uninstalled(Signals):
+    def install(self):
+        return False
+
+
+@pytest.fixture
+def lines_of(monkeypatch, tmp_path):
+    """Call the command in this process; gives the lines of the run `name`."""
+    monkeypatch.setattr(train_command, "Signals", Uninstalled)
+    monkeypatch.chdir(tmp_path)
+    write_files(tmp_path)
+
+    def call(name, *argv):
+        assert train_command.main(["--config=mine.py", "--config.evals.test.batch_size=8", *argv]) == 0
+        return [json.loads(line) for line in Path("runs", name, "metrics.jsonl").read_text().splitlines()]
+
+    return call
+
+
+def test_smoke_makes_two_steps_of_everything_each_time_and_leaves_the_run_alone(lines_of):
+    lines_of("mine", "--config.duration=1 step")
+    run = {path: path.stat().st_mtime_ns for path in Path("runs/mine").rglob("*")}
+    for attempt in range(2):
+        lines = lines_of("mine-smoke", "--smoke", "--config.checkpoint.best_metric=test/loss")
+        assert [(line["step"], line["split"]) for line in lines] == [(1, "train"), (2, "train"), (2, "test")]
+        assert Path("runs/mine-smoke/checkpoints/2").is_dir()
+        assert Path("compilations.json").exists()  # a callback was there
+        assert Path("runs/mine-smoke/set_aside").exists() == (attempt == 1)
+    assert run == {path: path.stat().st_mtime_ns for path in Path("runs/mine").rglob("*")}
+
+
+def test_overfit_brings_the_loss_of_one_batch_to_nearly_nothing(lines_of):
+    flags = ("--config.optimizer.learning_rate=0.05", "--config.duration=100 steps")
+    alone, all_of_them = (
+        [line["loss"] for line in lines_of(name, *modes, *flags) if line["split"] == "train"]
+        for name, modes in (("mine-overfit", ("--overfit",)), ("mine", ()))
+    )
+    assert len(alone) == 50
+    assert alone[-1] < 0.1 < 0.5 < alone[0]
+    assert alone[-1] < 0.5 * all_of_them[-1]
+
+
+def test_barebones_writes_lines_and_one_checkpoint_and_nothing_else(lines_of):
+    lines = lines_of("mine-barebones", "--barebones", "--config.duration=4 steps")
+    assert [(line["step"], line["split"]) for line in lines] == [(2, "train"), (4, "train")]
+    assert not list(Path("runs/mine-barebones/tensorboard").iterdir())
+    assert [path.name for path in Path("runs/mine-barebones/checkpoints").iterdir() if path.name.isdecimal()] == ["4"]
+
+
+def test_help_names_each_mode(capsys):
+    assert train_command.main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "--config=FILE" in printed
+    assert all(mode in printed for mode in MODES)
 
 
 def test_a_file_that_is_not_there_is_told_before_anything_else(called):

@@ -5,6 +5,7 @@ import re
 from jaxtrain.config import Config, schema, to_dict
 from jaxtrain.config.parse import parse
 
+DATA = ("type", "transforms", "num_batches", "shuffle", "num_workers", "prefetch", "max_bad_examples")
 CLASSES = [value for value in vars(schema).values() if inspect.isclass(value) and dataclasses.is_dataclass(value)]
 
 
@@ -32,5 +33,5 @@ def test_configs_do_not_share_what_can_be_changed():
 def test_the_schema_is_the_one_that_is_documented():
     groups = {key: set(value) for key, value in to_dict(Config()).items() if isinstance(value, dict)}
     assert groups["optimizer"] == {"type", "learning_rate"}
-    assert groups["data"] == {"type", "transforms", "shuffle", "num_workers", "prefetch", "max_bad_examples"}
+    assert groups["data"] == set(DATA)
     assert set(to_dict(schema.Eval())) == {"data", "every", "batch_size", "num_batches"}
