@@ -42,7 +42,8 @@ def assemble(config: Config, *, devices: Sequence[Any] | None = None, autotune_d
 
     sizes = (config.batch_size, len(source), tokens_per_example)
     num_steps = steps_of("duration", config.duration, *sizes)
-    optimizer = make_optimizer(config, num_steps, steps_of("schedule.warmup", config.schedule.warmup, *sizes) or 0)
+    warmup_steps = steps_of("schedule.warmup", config.schedule.warmup, *sizes) or 0
+    optimizer = make_optimizer(config, num_steps, warmup_steps, _freeze_steps(config, num_steps, sizes))
     abstract_state, sharded_by = _abstract_state(config, mesh, task, optimizer, abstract_batch)
     experiment = Experiment(
         config=config,
@@ -64,6 +65,19 @@ def assemble(config: Config, *, devices: Sequence[Any] | None = None, autotune_d
     )
     evaluations = [_evaluation(experiment, name, spec, example) for name, spec in config.evals.items()]
     return dataclasses.replace(experiment, evaluations=tuple(evaluations))
+
+
+def _freeze_steps(config: Config, num_steps: int | None, sizes: tuple[int, int, int | None]) -> dict[str, int]:
+    """Give the steps for which each group is frozen that is so for a while."""
+    found = {}
+    for name, group in config.param_groups.items():
+        key = f"param_groups.{name}.freeze_for"
+        if steps := steps_of(key, group.freeze_for, *sizes):
+            found[name] = steps
+        if steps and num_steps is not None and steps >= num_steps:
+            allowed = f"these {steps} steps are the whole run of {num_steps}"
+            raise ConfigError([Problem(key, group.freeze_for, allowed, "Use less, or freeze=true.")])
+    return found
 
 
 def _examples(data: schema.Data | schema.EvalData, key: str, seed: int) -> tuple[Any, list[Any]]:

@@ -38,9 +38,12 @@ class Optimizer:
     groups: ParamGroups
 
 
-def make_optimizer(config: Config, num_steps: int | None, warmup_steps: int) -> Optimizer:
+def make_optimizer(
+    config: Config, num_steps: int | None, warmup_steps: int, freeze_steps: Mapping[str, int] | None = None
+) -> Optimizer:
     """Build the optimizer that `config` describes for a run of `num_steps` (None: its length is a time).
 
+    freeze_steps: how long each group is frozen that is frozen for a while.
     Clipping, where asked for, comes first and sees the whole batch's gradient. Raises ConfigError.
     """
     if num_steps is not None and warmup_steps >= num_steps:
@@ -76,7 +79,7 @@ def make_optimizer(config: Config, num_steps: int | None, warmup_steps: int) -> 
 
     decays = _decays(config.optimizer)
     has_own_mask = any(name in config.optimizer.options for name in MASKS)
-    groups = ParamGroups(config.param_groups, decayed if decays and not has_own_mask else None)
+    groups = ParamGroups(config.param_groups, decayed if decays and not has_own_mask else None, freeze_steps or {})
     clip = optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
     # Always the same three, so that the state keeps its structure when clipping is turned on or off.
     transformation = optax.chain(clip, _by_group(config, groups, learning_rate), _scale_by_factors(groups))

@@ -17,6 +17,7 @@ from jaxtrain.errors import ConfigError, Problem
 from jaxtrain.typing import Params, PyTree
 
 DEFAULT = limits.DEFAULT_GROUP
+FOREVER = 2**31 - 1  # steps: for the whole run
 _NEVER_DECAYED = re.compile(r"(^|_)(bias|scale)$")
 
 
@@ -44,11 +45,12 @@ class ParamGroups:
     """The groups of a config.
 
     groups: in the order in which they are tried.   decayed: params -> tree of bool, what weight decay is for; None:
-    there is no decay, or the user's own mask says it.
+    there is no decay, or the user's own mask says it.   freeze_steps: the `freeze_for` of groups that have one.
     """
 
     groups: Mapping[str, schema.ParamGroup]
     decayed: Callable[[Params], PyTree] | None = None
+    freeze_steps: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, name: str) -> schema.ParamGroup:
         return schema.ParamGroup() if name == DEFAULT else self.groups[name]
@@ -62,8 +64,10 @@ class ParamGroups:
         return jax.tree.map_with_path(lambda path, _: self.name_of(path_of(path)), params)
 
     def frozen(self, params: Params) -> PyTree:
-        """Give which parameters stay as they are, as a tree of bool."""
-        return jax.tree.map(lambda name: self[name].freeze, self.names(params))
+        """Give for how many steps each parameter stays as it is: 0, a number, or FOREVER."""
+        return jax.tree.map(
+            lambda name: FOREVER if self[name].freeze else self.freeze_steps.get(name, 0), self.names(params)
+        )
 
     def check(self, params: Params) -> None:
         """Raise ConfigError for a group that would do nothing with these parameters, and if nothing is left to train.
@@ -97,6 +101,9 @@ class ParamGroups:
         if group.freeze and (group.learning_rate_factor, group.weight_decay) != (1.0, None):
             allowed = "a frozen group has no rate and no weight decay"
             yield Problem(f"{key}.freeze", True, allowed, "Set only freeze, or the others.")
+        if group.freeze and group.freeze_for:
+            allowed = "a group is frozen for the whole run, by freeze, or for a while"
+            yield Problem(f"{key}.freeze_for", group.freeze_for, allowed, "Set one of them.")
         if group.weight_decay and self.decayed is not None:
             decays = jax.tree.leaves(self.decayed(params))
             if not any(mine and decay for mine, decay in zip(own, decays, strict=True)):
@@ -115,7 +122,10 @@ class ParamGroups:
             own = [size for size, other in zip(sizes, names, strict=True) if other == name]
             group = self[name]
             decay = "the optimizer's" if group.weight_decay is None else f"{group.weight_decay:g}"
-            treated = ["frozen", "-"] if group.freeze else [f"x {group.learning_rate_factor:g}", decay]
+            rate = f"x {group.learning_rate_factor:g}"
+            if name in self.freeze_steps:
+                rate += f" after step {self.freeze_steps[name]}"
+            treated = ["frozen", "-"] if group.freeze else [rate, decay]
             row = [name, str(len(own)), f"{sum(own):,}", *treated]
             if self.decayed:
                 of = zip(sizes, names, decays, strict=True)

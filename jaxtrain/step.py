@@ -18,6 +18,7 @@ from flax import linen as nn
 from jaxtrain import accumulation
 from jaxtrain.accumulation import Microbatch, Verdict, select
 from jaxtrain.metrics import Mean
+from jaxtrain.param_groups import FOREVER
 from jaxtrain.tasks.task import Task
 from jaxtrain.typing import Array, Batch, ModelState, Params, PyTree
 
@@ -146,8 +147,8 @@ def eval_params(state: TrainState) -> Params:
 
 
 def nothing_frozen(params: Params) -> PyTree:
-    """Say of each parameter that it is trained."""
-    return jax.tree.map(lambda _: False, params)
+    """Say of each parameter that it is trained from the first step on."""
+    return jax.tree.map(lambda _: 0, params)
 
 
 def make_train_step(
@@ -166,18 +167,19 @@ def make_train_step(
     Every leaf of `batch` is [k, batch / k, ...]; k microbatches make one update (see accumulation.py). `metrics` holds
     the step's own, unmerged: "loss", the task's, "grad_norm" (before clipping) and "learning_rate" (what
     `learning_rate(updates)` says, for the log only). The `nonfinite_limit`-th batch in a row with a value that is not
-    finite halts the state: later steps consume batches and change nothing else. Parameters where `frozen(params)`, a
-    tree of bool, is True keep every bit; their gradients are 0, are not computed and count in no norm. `ema_decay`: of
-    `update_ema`, where the state has an average.
+    finite halts the state: later steps consume batches and change nothing else. `frozen(params)` gives for how many steps
+    each parameter keeps every bit: its gradients are 0 until then and count in no norm; with FOREVER they are not even
+    computed. `ema_decay`: of `update_ema`, where the state has an average.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
         step = state.step + 1
         step_key = jax.random.fold_in(state.key, step)
+        held = _held(frozen(state.params), step)
 
         def microbatch(params: Params, model_state: ModelState, batch: Batch, index: Array) -> Microbatch:
             key = jax.random.fold_in(step_key, index)
-            return _gradients(task, params, model_state, batch, key, compute_dtype, frozen(params))
+            return _gradients(task, params, model_state, batch, key, compute_dtype, held)
 
         enabled = ~state.counters.halted
         done = accumulation.accumulate(
@@ -185,7 +187,7 @@ def make_train_step(
         )
         updates = state.step - state.counters.skipped - state.counters.empty
         metrics = _step_metrics(done.loss, done.metrics, done.verdict.grad_norm, learning_rate(updates))
-        params = _hold(frozen(state.params), state.params, done.params)
+        params = _hold(held, state.params, done.params)
         state = TrainState(
             step=step,
             params=params,
@@ -205,22 +207,32 @@ def _average(ema: Params | None, params: Params, decay: float, applied: Array) -
     return None if ema is None else select(applied, update_ema(ema, params, decay), ema)
 
 
-def _hold(frozen: PyTree, old: Params, new: Params) -> Params:
-    """Keep what is frozen: not even adding zero leaves every bit, of -0.0 and of subnormal numbers, as it was."""
-    return jax.tree.map(lambda keep, o, n: o if keep else n, frozen, old, new)
+def _held(frozen: PyTree, step: Array) -> PyTree:
+    """Say of each parameter whether it stays as it is in this step: True, False, or a bool known when the step runs."""
+    return jax.tree.map(lambda steps: steps == FOREVER or (steps > 0 and step <= steps), frozen)
+
+
+def _hold(held: PyTree, old: Params, new: Params) -> Params:
+    """Keep what is held: not even adding zero leaves every bit, of -0.0 and of subnormal numbers, as it was."""
+    return jax.tree.map(_choose, held, old, new)
+
+
+def _choose(held: bool | Array, old: Array, new: Array) -> Array:
+    return jnp.where(held, old, new) if isinstance(held, Array) else old if held else new
 
 
 def _gradients(
-    task: Task, params: Params, model_state: ModelState, batch: Batch, key: Array, compute_dtype: Any, frozen: PyTree
+    task: Task, params: Params, model_state: ModelState, batch: Batch, key: Array, compute_dtype: Any, held: PyTree
 ) -> Microbatch:
-    """Differentiate the total loss of a microbatch by the parameters as they are stored, but for frozen ones."""
+    """Differentiate the total loss of a microbatch by the parameters as they are stored, but for those held."""
 
     def total_loss(params: Params) -> tuple[Array, Any]:
-        params = jax.tree.map(lambda keep, param: jax.lax.stop_gradient(param) if keep else param, frozen, params)
+        params = jax.tree.map(lambda keep, x: jax.lax.stop_gradient(x) if keep is True else x, held, params)
         output = task.loss(cast(params, compute_dtype), model_state, batch, key, True)
         return output.loss.total, output
 
     grads, output = jax.grad(total_loss, has_aux=True)(params)
+    grads = jax.tree.map(lambda keep, grad: _choose(keep, jnp.zeros_like(grad), grad), held, grads)
     return Microbatch(grads, output.loss, output.metrics, output.model_state)
 
 

@@ -338,3 +338,34 @@ def test_the_moving_average_is_float32_is_what_is_evaluated_and_is_absent_unless
     with_float32 = jax.eval_shape(make_init(Probe(), optax.sgd(0.1), ema=True), KEY, batch_of(1))
     after, _ = jax.eval_shape(make_train_step(Probe(), optax.sgd(0.1), ema_decay=0.9), state, batch_of(1))
     assert dtypes(after.ema) == dtypes(with_float32.ema) == {"float32"}
+
+
+@pytest.mark.parametrize(("engine", "k"), [("multisteps", 1), ("multisteps", 2), ("fused", 2)])
+def test_what_is_frozen_for_a_while_keeps_every_bit_and_empty_moments_until_then(engine, k):
+    def frozen(params):
+        return {"w": 2, "v": 0}
+
+    class TwoWeights:
+        def init(self, key, batch):
+            return {"w": jnp.array([-0.0, 1e-40, 3.0]), "v": jnp.ones(3)}, {}
+
+        def loss(self, params, model_state, batch, key, train):
+            values = jnp.sum((params["w"] + params["v"] - 2.0) ** 2) + 0 * batch["x"]
+            return Output(Mean.of(values, batch["mask"]), {}, model_state)
+
+    batch = {"x": np.ones((k, 2), np.float32), "mask": np.ones((k, 2), bool)}
+    optimizer = optax.adamw(0.1, weight_decay=0.1)
+    state = make_init(TwoWeights(), optimizer)(jax.random.key(0), batch)
+    step = jax.jit(make_train_step(TwoWeights(), optimizer, engine=engine, frozen=frozen))
+    never = jax.jit(make_train_step(TwoWeights(), optimizer, engine=engine))
+    first = np.asarray(state.params["w"]).tobytes()
+    assert np.asarray(never(state, batch)[0].params["w"]).tobytes() != first
+    norms = []
+    for number in (1, 2, 3):
+        state, metrics = step(state, batch)
+        norms.append(float(metrics["grad_norm"].compute()))
+        moments = np.asarray(optax.tree.get(state.opt_state, "mu")["w"])
+        assert (np.asarray(state.params["w"]).tobytes() == first) == (number <= 2), number
+        assert (not np.any(moments)) == (number <= 2), number
+        assert np.any(state.params["v"] != 1.0)
+    assert norms[2] > norms[1]  # from then on they count

@@ -110,6 +110,8 @@ class ParamGroup:
     weight_decay: Annotated[float | None, limits.or_none(limits.at_least(0.0))] = None
     # Keep the parameters as they are, without gradients and without optimizer state.
     freeze: bool = False
+    # Keep them as they are for so long only, and train them from then on.
+    freeze_for: Annotated[str, limits.length(empty="not at all", time=False)] = ""
 
 
 @dataclasses.dataclass(frozen=True)
