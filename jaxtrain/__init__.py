@@ -10,15 +10,16 @@ if TYPE_CHECKING:
     from jaxtrain.config import default_config
     from jaxtrain.metrics import Mean
     from jaxtrain.params import load_params
+    from jaxtrain.result import Result
     from jaxtrain.step import make_train_step
     from jaxtrain.tasks import Output, Task
-    from jaxtrain.train import Result, train
+    from jaxtrain.train import train
 
 _HOMES = {
     "Callback": "jaxtrain.callbacks",
     "Mean": "jaxtrain.metrics",
     "Output": "jaxtrain.tasks",
-    "Result": "jaxtrain.train",
+    "Result": "jaxtrain.result",
     "Task": "jaxtrain.tasks",
     "default_config": "jaxtrain.config",
     "load_params": "jaxtrain.params",

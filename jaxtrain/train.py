@@ -24,6 +24,7 @@ from jaxtrain.nonfinite import raise_if_halted
 from jaxtrain.pace import Pace
 from jaxtrain.preemption import Signals
 from jaxtrain.reporting import Reporter
+from jaxtrain.result import Result
 from jaxtrain.step import TrainState, eval_params
 from jaxtrain.timeline import Timeline
 from jaxtrain.writers.jsonl import read_lines
@@ -31,22 +32,6 @@ from jaxtrain.writers.opening import open_writers
 
 _logger = logging.getLogger(__name__)
 _MAX_STEPS_IN_FLIGHT = 2
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """How a call of `train` ended.
-
-    status: "finished", or "preempted" when it stopped early and the same call resumes it.   step: the last one made.
-    state: the TrainState after it; None if there was nothing left to do.
-    history: the lines of metrics.jsonl, those of earlier launches too.
-    """
-
-    status: str
-    step: int
-    state: TrainState | None
-    history: list[dict[str, Any]]
-    workdir: Path
 
 
 def train(

@@ -33,7 +33,7 @@ FLOORS = (
     {"tasks", "build", "check", "optimizers"},
     {"step", "accumulation"},
     {"evaluate", "params", "generate", "export", "reporting", "nonfinite"}
-    | {"assembly", "experiment", "init_from", "resume", "session"}
+    | {"assembly", "experiment", "init_from", "result", "resume", "session"}
     | {"callbacks", "watchdog", "preemption", "profiling"},
     {"train"},
     {"plan", "drill", "replay", "verify", "doctor", "launch", "runs"},
@@ -43,12 +43,13 @@ WITHOUT_JAX = {"config", "duration", "errors", "redact", "preemption"}  # used b
 JAX_FAMILY = ("jax", "jaxlib", "flax", "optax", "orbax", "grain")
 IMPORT_NAMES = {
     "absl-py": "absl",
+    "ipython": "IPython",
     "ml-collections": "ml_collections",
     "orbax-checkpoint": "orbax",
     "pillow": "PIL",
     "scikit-learn": "sklearn",
 }
-EXTRAS = ("examples", "images", "text")  # of which the package itself imports something
+EXTRAS = ("examples", "images", "notebook", "text")  # of which the package itself imports something
 NAMEDTUPLE_METHODS = {"_replace", "_asdict", "_fields", "_make"}
 WITHOUT_TEST = {"typing", "__main__"}
 FILE_LINES, FUNCTION_LINES, TRAIN_LINES = 300, 50, 80

@@ -79,7 +79,7 @@ class Console:
         return max(0.0, min(ends)) if ends else None
 
     def _train_line(self, step: int, scalars: Mapping[str, float]) -> str:
-        parts = [self._at(step), *_metrics(scalars)]
+        parts = [self._at(step), *shown_metrics(scalars)]
         if "learning_rate" in scalars:
             parts.insert(2 if "loss" in scalars else 1, f"lr {scalars['learning_rate']:.2e}")
         if "tokens_per_sec" in scalars:
@@ -95,7 +95,7 @@ class Console:
         return "  ".join(parts)
 
     def _eval_line(self, step: int, split: str, scalars: Mapping[str, float]) -> str:
-        return "  ".join([self._at(step), split, *_metrics(scalars)])
+        return "  ".join([self._at(step), split, *shown_metrics(scalars)])
 
     def _at(self, step: int) -> str:
         total = self._progress.num_steps
@@ -116,7 +116,8 @@ class Console:
         return row
 
 
-def _metrics(scalars: Mapping[str, float]) -> list[str]:
+def shown_metrics(scalars: Mapping[str, float]) -> list[str]:
+    """Give the numbers of a line that a person follows, as "loss 1.716", the loss first."""
     shown = []
     for name in sorted(scalars, key=lambda name: name != "loss"):  # the loss first, the others as they come
         is_zero = name in _SHOWN_IF_NOT_ZERO and not scalars[name]

@@ -6,6 +6,7 @@ from jaxtrain.config import Config, schema
 from jaxtrain.pace import Pace
 from jaxtrain.workdir import Workdir
 from jaxtrain.writers.console import Console
+from jaxtrain.writers.notebook import Notebook
 from jaxtrain.writers.opening import open_writers
 
 
@@ -19,3 +20,12 @@ def test_the_console_is_always_there_and_tensorboard_where_it_is_wanted(tmp_path
         writer.write_scalars(1, "train", {"loss": 1.0}, time.time())
         writer.close()
     assert any(path.stat().st_size > 60 for path in workdir.tensorboard_dir.iterdir()) == tensorboard
+
+
+def test_in_a_notebook_its_display_is_there_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxtrain.writers.opening.is_notebook", lambda: True)
+    workdir = Workdir(tmp_path / "run")
+    console, notebook = open_writers(Config(log=schema.Log(tensorboard=False)), workdir, Pace(10, None))
+    assert isinstance(notebook, Notebook)
+    for writer in (console, notebook):
+        writer.close()
