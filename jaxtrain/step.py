@@ -167,9 +167,9 @@ def make_train_step(
     Every leaf of `batch` is [k, batch / k, ...]; k microbatches make one update (see accumulation.py). `metrics` holds
     the step's own, unmerged: "loss", the task's, "grad_norm" (before clipping) and "learning_rate" (what
     `learning_rate(updates)` says, for the log only). The `nonfinite_limit`-th batch in a row with a value that is not
-    finite halts the state: later steps consume batches and change nothing else. `frozen(params)` gives for how many steps
-    each parameter keeps every bit: its gradients are 0 until then and count in no norm; with FOREVER they are not even
-    computed. `ema_decay`: of `update_ema`, where the state has an average.
+    finite halts the state: later steps consume batches and change nothing else. `frozen(params)` gives for how many
+    steps each parameter keeps every bit: its gradients are 0 until then and count in no norm; with FOREVER they are not
+    even computed. `ema_decay`: of `update_ema`, where the state has an average.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from jaxtrain import compiling, init_from, profiling, resume, session, sharding
 from jaxtrain.assembly import assemble
+from jaxtrain.build import build
 from jaxtrain.callbacks import Callbacks
 from jaxtrain.check import checked
 from jaxtrain.checkpoint import Checkpoints
@@ -133,7 +134,7 @@ class Loop:
         _logger.info("%s", experiment.optimizer.groups.describe(state.params))
         self.reporter = Reporter(
             here.workdir.metrics_path,
-            open_writers(config, here.workdir, pace),
+            open_writers(config, here.workdir, pace, build),
             batch_size=config.batch_size,
             tokens_per_example=experiment.tokens_per_example,
             start_step=start.step,

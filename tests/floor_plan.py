@@ -45,11 +45,12 @@ IMPORT_NAMES = {
     "absl-py": "absl",
     "ipython": "IPython",
     "ml-collections": "ml_collections",
+    "mlflow-skinny": "mlflow",
     "orbax-checkpoint": "orbax",
     "pillow": "PIL",
     "scikit-learn": "sklearn",
 }
-EXTRAS = ("examples", "images", "notebook", "text")  # of which the package itself imports something
+EXTRAS = ("examples", "images", "notebook", "text", "trackers")  # of which the package itself imports something
 NAMEDTUPLE_METHODS = {"_replace", "_asdict", "_fields", "_make"}
 WITHOUT_TEST = {"typing", "__main__"}
 FILE_LINES, FUNCTION_LINES, TRAIN_LINES = 300, 50, 80

@@ -19,6 +19,7 @@ RUNTIME_NAMES = {
     "optimizer": ("learning_rate",),
     "schedule": ("num_steps",),
     "callbacks": ("config", "experiment"),
+    "log.trackers": ("workdir", "run_id", "name", "config"),
 }
 OPEN = (Spec, Data, EvalData, Optimizer, Schedule)
 
@@ -39,13 +40,17 @@ def check_options(config: Config) -> tuple[Config, list[Problem]]:
     def named(specs: Mapping[str, Spec], key: str) -> dict[str, Spec]:
         return {name: check(spec, f"{key}.transforms.{name}", "data") for name, spec in specs.items()}
 
+    def each(specs: Mapping[str, Spec], place: str) -> dict[str, Spec]:
+        return {name: check(spec, f"{place}.{name}", place) for name, spec in specs.items()}
+
     typed = dataclasses.replace(
         config,
         task=check(config.task, "task"),
         data=check(config.data, "data"),
         optimizer=check(config.optimizer, "optimizer", finite=True),
         schedule=check(config.schedule, "schedule", finite=True),
-        callbacks={name: check(spec, f"callbacks.{name}", "callbacks") for name, spec in config.callbacks.items()},
+        callbacks=each(config.callbacks, "callbacks"),
+        log=dataclasses.replace(config.log, trackers=each(config.log.trackers, "log.trackers")),
     )
     evals = {}
     for name, evaluation in config.evals.items():

@@ -49,6 +49,7 @@ _NAMED = (
     "param_groups",
     "init_from.rename",
     "data.transforms",
+    "log.trackers",
     "sharding.rules",
     "sharding.logical_axes",
 )  # empty ones say nothing: what they gained or lost is told itself

@@ -34,7 +34,7 @@ MODES: Mapping[str, Mode] = {
     ),
     "--barebones": Mode(
         "only the steps and their lines, to time them; the one checkpoint is made after the last step",
-        {"checkpoint.every": "", "log.tensorboard": False, "profile.steps": "", **_NO_EVALS},
+        {"checkpoint.every": "", "log.tensorboard": False, "log.trackers": {}, "profile.steps": "", **_NO_EVALS},
     ),
     "--smoke": Mode(
         "two steps of everything: lines, a checkpoint, each evaluation on two batches, the callbacks",

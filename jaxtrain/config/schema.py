@@ -240,6 +240,8 @@ class Log:
     every: Annotated[str, limits.length(empty="never")] = "10 steps"
     # Also write TensorBoard event files.
     tensorboard: bool = True
+    # Also show the numbers in these, such as jaxtrain.writers.wandb:WandB; what one fails to do never ends the run.
+    trackers: Annotated[Mapping[str, Spec], Name] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,6 +36,7 @@ class Workdir:
         self.metrics_path = self.path / "metrics.jsonl"
         self.lock_path = self.path / "lock"
         self.tensorboard_dir = self.path / "tensorboard"
+        self.trackers_dir = self.path / "trackers"
         self.logs_dir = self.path / "logs"
         self.checkpoints_dir = self.path / "checkpoints"
         self.autotune_dir = self.path / "autotune"
@@ -113,7 +114,15 @@ class Workdir:
         Log files and tuning results stay. Raises WorkdirError.
         """
         # The checkpoints go first: killed in between, the next start resumes nothing instead of a part.
-        names = ["checkpoints", "config.json", "manifest.json", "metrics.jsonl", "status.json", "tensorboard"]
+        names = [
+            "checkpoints",
+            "config.json",
+            "manifest.json",
+            "metrics.jsonl",
+            "status.json",
+            "tensorboard",
+            "trackers",
+        ]
         found = [name for name in names if os.path.lexists(self.path / name) and not _is_empty(self.path / name)]
         if not found:
             return None
