@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from jaxtrain import duration
 
@@ -174,3 +174,9 @@ DEFAULT_GROUP = "default"  # of the parameters that no group of the config has
 GroupName = words("letters, digits, - and _", r"[A-Za-z0-9_-]+", reserved=(DEFAULT_GROUP, "frozen", "undecayed"))
 BestMetric = words('an evaluation and a number of its lines, such as "validation/loss"', r"([a-z0-9_]+/[^/\s]+)?")
 EvalName = words("lower-case letters, digits and _", r"[a-z0-9_]+", reserved=("train",))
+
+# Types that many keys have.
+Count = Annotated[int, at_least(1)]
+CountOrZero = Annotated[int, at_least(0)]
+Size = Annotated[int, rest_or_count()]
+Dtype = Annotated[str, one_of("float32", "bfloat16", "float16")]

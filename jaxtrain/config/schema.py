@@ -8,12 +8,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from jaxtrain.config import limits
-from jaxtrain.config.limits import BestMetric, EvalName, GroupName, Name
+from jaxtrain.config.limits import BestMetric, Count, CountOrZero, Dtype, EvalName, GroupName, Name, Size
 
-Count = Annotated[int, limits.at_least(1)]
-CountOrZero = Annotated[int, limits.at_least(0)]
-Size = Annotated[int, limits.rest_or_count()]
-Dtype = Annotated[str, limits.one_of("float32", "bfloat16", "float16")]
 Options = Mapping[str, Any]
 
 
