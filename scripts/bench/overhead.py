@@ -1,6 +1,7 @@
 """What the loop of `train` costs over the shortest loops that call the same compiled step.
 
-    python scripts/bench/overhead.py [--blocks=60] [--steps=200] [--cores=1] [--out=docs/results/overhead.json]
+    python scripts/bench/overhead.py [--blocks=60] [--steps=200] [--cores=1] [--step_us=1000]
+                                     [--out=docs/results/overhead.json]
 
 Three loops take turns in blocks of steps, so that drift of the machine hits all: `Loop.make_steps` as `train` runs it
 (data pipeline, log points, `metrics.jsonl`, TensorBoard, console, a line every block); the shortest loop over
@@ -15,7 +16,7 @@ median and its 95 % bootstrap interval. Everything runs on one core, so that no 
 figure holds all that `train` does more than read the data, the second that as well. An accelerator hides most of both.
 
 The models are a small linen network, one of 24 blocks, and this one in nnx, which is measured against the shortest
-loops over its twin in linen.
+loops over its twin in linen. They are made as wide as it takes for a step of about `--step_us`, on whichever machine.
 """
 
 import argparse
@@ -48,7 +49,8 @@ from jaxtrain.tasks.classification import Classification
 from jaxtrain.timeline import Timeline
 from jaxtrain.train import Loop
 
-WIDTH = 16
+NUM_FEATURES = 16
+WIDTHS = (16, 32, 48, 64, 96, 128, 192, 256)
 NUM_EXAMPLES = 4096
 
 
@@ -56,7 +58,7 @@ class LinenBlocks(nn.Module):
     """A residual network of `num_blocks` dense layers."""
 
     num_blocks: int
-    width: int = WIDTH
+    width: int
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
@@ -79,8 +81,8 @@ class NnxBlock(nnx.Module):
 class NnxBlocks(nnx.Module):
     """The same network as `LinenBlocks`."""
 
-    def __init__(self, num_blocks: int, rngs: nnx.Rngs, width: int = WIDTH):
-        self.first = nnx.Linear(WIDTH, width, rngs=rngs)
+    def __init__(self, num_blocks: int, width: int, rngs: nnx.Rngs):
+        self.first = nnx.Linear(NUM_FEATURES, width, rngs=rngs)
         self.blocks = nnx.List([NnxBlock(width, rngs) for _ in range(num_blocks)])
         self.last = nnx.Linear(width, 10, rngs=rngs)
 
@@ -106,7 +108,7 @@ def make_arrays() -> dict[str, np.ndarray]:
     """Make random examples."""
     rng = np.random.default_rng(0)
     return {
-        "image": rng.normal(size=(NUM_EXAMPLES, WIDTH)).astype(np.float32),
+        "image": rng.normal(size=(NUM_EXAMPLES, NUM_FEATURES)).astype(np.float32),
         "label": rng.integers(0, 10, NUM_EXAMPLES).astype(np.int32),
     }
 
@@ -126,6 +128,25 @@ def make_config(model: Any, batch_size: int, num_steps: int, block: Block) -> An
     return config
 
 
+def open_raw_loop(model: Any, batch_size: int) -> "RawLoop":
+    """Compile the step of this model for the shortest loops."""
+    return RawLoop(assemble(checked(make_config(model, batch_size, 1, Block()))))
+
+
+def find_width(num_blocks: int, batch_size: int, step_us: float) -> int:
+    """Give the width at which a step of the linen network takes nearest to `step_us`."""
+    found = {}
+    for width in WIDTHS:
+        raw = open_raw_loop(LinenBlocks(num_blocks, width), batch_size)
+        raw.run_constant(20)
+        started = time.perf_counter()
+        raw.run_constant(100)
+        found[width] = (time.perf_counter() - started) / 100 * 1e6
+        if found[width] > step_us:
+            break
+    return min(found, key=lambda width: abs(found[width] - step_us))
+
+
 def measure(model: Any, twin: Any, batch_size: int, num_blocks: int, num_steps: int) -> dict[str, Any]:
     """Run `train`'s loop over `model` and the shortest ones over `twin` by turns. Gives microseconds per step."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -141,7 +162,7 @@ def measure(model: Any, twin: Any, batch_size: int, num_blocks: int, num_steps: 
         callbacks = Callbacks(experiment, here.workdir.path, state)
         loop = Loop(experiment, checkpoints, here, resume.Start(), pace, state, batches, callbacks, Timeline())
         stack.enter_context(contextlib.closing(loop))
-        raw = RawLoop(assemble(checked(make_config(twin, batch_size, num_steps, block))))
+        raw = open_raw_loop(twin, batch_size)
 
         def ours(steps: int) -> None:
             block.last_step = pace.step + steps
@@ -210,24 +231,32 @@ def summary(times: dict[str, list[float]]) -> dict[str, Any]:
     return found
 
 
+def processor() -> str:
+    """Name the processor, where the system tells."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if os.path.exists("/proc/cpuinfo") else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
 def main() -> None:
     """Measure every model and print or store the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, default=60)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--cores", type=int, default=1)
+    parser.add_argument("--step_us", type=float, default=1000)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-options.cores :])
-    deep = LinenBlocks(24)
+    small, wide = find_width(4, 64, options.step_us), find_width(24, 16, options.step_us)
+    deep = LinenBlocks(24, wide)
     models = {
-        "linen, 4 blocks": (LinenBlocks(4), LinenBlocks(4), 64),
-        "linen, 24 blocks": (deep, deep, 16),
-        "nnx, 24 blocks": (lambda rngs: NnxBlocks(24, rngs), deep, 16),
+        f"linen, 4 blocks of {small}": (LinenBlocks(4, small), LinenBlocks(4, small), 64),
+        f"linen, 24 blocks of {wide}": (deep, deep, 16),
+        f"nnx, 24 blocks of {wide}": (lambda rngs: NnxBlocks(24, wide, rngs), deep, 16),
     }
     report = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "machine": f"{options.cores} of {os.cpu_count()} cores, {platform.machine()}",
+        "machine": f"{options.cores} of {os.cpu_count()} cores, {processor()}",
         "versions": {name: importlib.metadata.version(name) for name in ("jax", "flax", "grain")},
         "python": platform.python_version(),
         "blocks": options.blocks,
