@@ -8,9 +8,11 @@ from typing import Any
 
 from ml_collections import config_dict
 
+from jaxtrain.config import schema
 from jaxtrain.config.schema import Config
 
 OBJECT = "<object of "  # how an object that was passed from Python is stored; it cannot be read back
+_SCHEMA = {group.__module__ for group in (schema.Config, schema.Data, schema.Log)}  # the files it is made of
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def _open(config: config_dict.ConfigDict, defaults: Mapping[str, Any]) -> None:
 
 def is_group(value: Any) -> bool:
     """Is it a group of the schema, such as a Spec?"""
-    return dataclasses.is_dataclass(value) and type(value).__module__ == Config.__module__
+    return dataclasses.is_dataclass(value) and type(value).__module__ in _SCHEMA
 
 
 def _items(config: Any) -> Iterator[tuple[str, Any]]:

@@ -8,66 +8,16 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from jaxtrain.config import limits
-from jaxtrain.config.limits import BestMetric, Count, CountOrZero, Dtype, EvalName, GroupName, Name, Size
-
-Options = Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Spec:
-    """Anything pluggable."""
-
-    # What to build: "package.module:Name"; from Python also the object itself, which then takes no options.
-    type: Annotated[Any, limits.import_path("my_package.my_module:MyClass")] = ""
-    # What the signature of `type` takes; a nested Spec is built first.
-    options: Options = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """The examples to train on."""
-
-    # The source: an object with `__len__` and `__getitem__`.
-    type: Annotated[Any, limits.import_path("jaxtrain.data.text:TextFiles")] = ""
-    # What the signature of `type` takes.
-    options: Options = dataclasses.field(default_factory=dict)
-    # Applied to each example, in this order.
-    transforms: Annotated[Mapping[str, Spec], Name] = dataclasses.field(default_factory=dict)
-    # Batches to train on, again and again, which the first examples make; 0 takes all.
-    num_batches: CountOrZero = 0
-    # Draw a new order of the examples for each epoch.
-    shuffle: bool = True
-    # Processes that read and transform examples in training; 0 uses threads, as evaluations always do.
-    num_workers: CountOrZero = 0
-    # Batches prepared ahead of the step that takes them.
-    prefetch: Count = 2
-    # Examples that may fail to read before the run ends; they are left out and counted.
-    max_bad_examples: CountOrZero = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class EvalData:
-    """The examples to evaluate on."""
-
-    # The source; "" takes `data.type` and `data.options`, over which the options here win.
-    type: Annotated[Any, limits.import_path("jaxtrain.data.text:TextFiles", empty="as in data")] = ""
-    # What the signature of `type` takes.
-    options: Options = dataclasses.field(default_factory=dict)
-    # Applied to each example, in this order; those of `data` are not.
-    transforms: Annotated[Mapping[str, Spec], Name] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
-class Eval:
-    """One evaluation. Its name is its `split` in metrics.jsonl."""
-
-    data: EvalData = EvalData()
-    # Time between evaluations; "" evaluates only after the last step.
-    every: Annotated[str, limits.length(empty="only after the last step")] = ""
-    # Examples per batch; 0 takes the batch size of training.
-    batch_size: CountOrZero = 0
-    # Batches to evaluate on; 0 takes all.
-    num_batches: CountOrZero = 0
+from jaxtrain.config.limits import Count, CountOrZero, Dtype, EvalName, GroupName, Name, Size
+from jaxtrain.config.operation import Checkpoint as Checkpoint
+from jaxtrain.config.operation import Log as Log
+from jaxtrain.config.operation import Preemption as Preemption
+from jaxtrain.config.operation import Profile as Profile
+from jaxtrain.config.parts import Data as Data
+from jaxtrain.config.parts import Eval as Eval
+from jaxtrain.config.parts import EvalData as EvalData
+from jaxtrain.config.parts import Options as Options
+from jaxtrain.config.parts import Spec as Spec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,54 +158,6 @@ class InitFrom:
     drop: Annotated[str, limits.regex(empty="none")] = ""
     # Convert floats also to a dtype that does not hold all their bits.
     cast: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class Checkpoint:
-    """When the state is saved and what is kept."""
-
-    # Time between checkpoints; one is also made at the end.
-    every: Annotated[str, limits.length(empty="only at the end")] = "1000 steps"
-    # Newest checkpoints to keep.
-    keep_last: Count = 2
-    # Keep one checkpoint of each such stretch for ever.
-    keep_every: Annotated[str, limits.length(empty="none", time=False)] = ""
-    # Best checkpoints to keep beside the newest ones.
-    keep_best: CountOrZero = 0
-    # What tells the best: an evaluation and a number of its lines, such as "validation/loss"; "" tells none.
-    best_metric: Annotated[str, BestMetric] = ""
-    # Whether the smallest or the largest number is the best.
-    best_mode: Annotated[str, limits.one_of("min", "max")] = "min"
-
-
-@dataclasses.dataclass(frozen=True)
-class Log:
-    """What is written while training."""
-
-    # Time between train lines of metrics.jsonl.
-    every: Annotated[str, limits.length(empty="never")] = "10 steps"
-    # Also write TensorBoard event files.
-    tensorboard: bool = True
-    # Also show the numbers in these, such as jaxtrain.writers.wandb:WandB; what one fails to do never ends the run.
-    trackers: Annotated[Mapping[str, Spec], Name] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
-class Profile:
-    """Which steps are traced into profile/ of the workdir."""
-
-    # Steps to trace, "10:13" for 10, 11 and 12; "" traces none.
-    steps: Annotated[str, limits.step_range()] = ""
-    # Steps to trace when SIGUSR2 arrives.
-    num_steps: Count = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Preemption:
-    """What happens on SIGTERM, SIGUSR1 and Ctrl-C."""
-
-    # Seconds from the signal in which the run must have saved and ended.
-    grace_secs: Annotated[float, limits.at_least(0.0)] = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
