@@ -6,16 +6,16 @@ from typing import Any
 
 from jaxtrain import sharding
 from jaxtrain.build import check_options
-from jaxtrain.config import Config, parse
+from jaxtrain.config import Config, Parsed, parse
 from jaxtrain.duration import Duration
 from jaxtrain.errors import ConfigError, Problem
 
 
 def checked(config: Any) -> Config:
-    """Parse and check a config, a ConfigDict or a draft for this machine. Raises ConfigError with every problem."""
+    """Check a config, parsed or not, for this machine. Raises ConfigError with every problem."""
     import jax  # only here: the static stage must work where JAX does not
 
-    parsed = parse(config)
+    parsed = config if isinstance(config, Parsed) else parse(config)
     config, problems = check(parsed.config, jax.device_count(), jax.process_count())
     problems = [*parsed.problems, *problems]
     if problems:

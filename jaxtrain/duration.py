@@ -122,6 +122,11 @@ class Every:
             return secs // self._secs > previous_secs // self._secs
         return False
 
+    @property
+    def is_time(self) -> bool:
+        """Is it told by a clock?"""
+        return bool(self._secs)
+
     def falls_on(self, other: "Every") -> bool:
         """Is `other` due wherever this is? Only where both are, and neither by time, and this is a multiple of it."""
         if not (self._steps and other._steps):

@@ -46,9 +46,16 @@ class Evaluation:
         return self.place({name: np.zeros((rows, *x.shape), x.dtype) for name, x in self.example.items()})
 
     def run(
-        self, eval_step: EvalStep, params: Params, model_state: ModelState, should_stop: Callable[[], bool]
+        self,
+        eval_step: EvalStep,
+        params: Params,
+        model_state: ModelState,
+        should_stop: Callable[[], bool],
+        begin: Callable[[], bool],
     ) -> dict[str, Any] | None:
         """Evaluate. Gives the metrics as Python numbers, or None when asked to stop before the end.
+
+        should_stop: asked while waiting for a batch.   begin: asked before each step; False is the end too.
 
         Totals are float64 on the host: a sum over a large set in float32 would drop its smaller parts.
         """
@@ -75,7 +82,7 @@ class Evaluation:
                     item = batches.next(should_stop)
                 except StopIteration:
                     break
-                if item is None:
+                if item is None or not begin():
                     return None
                 metrics = eval_step(params, model_state, item[0])
                 total, before = merge_on_host(total, before), metrics
@@ -98,10 +105,15 @@ class Evaluator:
         self.metrics[evaluation.name] = tuple(numbers)
 
     def run(
-        self, evaluation: Evaluation, params: Params, model_state: ModelState, should_stop: Callable[[], bool]
+        self,
+        evaluation: Evaluation,
+        params: Params,
+        model_state: ModelState,
+        should_stop: Callable[[], bool] = lambda: False,
+        begin: Callable[[], bool] = lambda: True,
     ) -> dict[str, Any] | None:
         """Evaluate; None when asked to stop before the end."""
-        return evaluation.run(self._step(evaluation), params, model_state, should_stop)
+        return evaluation.run(self._step(evaluation), params, model_state, should_stop, begin)
 
     def _step(self, evaluation: Evaluation) -> EvalStep:
         batch = evaluation.abstract_batch

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxtrain import flops, sharding
 from jaxtrain.checkpoint import Checkpoints, best
@@ -51,6 +52,12 @@ class Experiment:
         """The duration, when it is a time."""
         duration = Duration.parse(self.config.duration)
         return duration.secs if duration is not None and duration.is_time else None
+
+    @property
+    def depends_on_time(self) -> bool:
+        """Is anything due by the clock?"""
+        schedules = [self.log_every, self.checkpoint_every, *(evaluation.every for evaluation in self.evaluations)]
+        return self.max_secs is not None or any(every.is_time for every in schedules)
 
     def open_checkpoints(self, workdir: Workdir) -> Checkpoints:
         """Open the checkpoints of a run of this experiment."""
@@ -100,11 +107,11 @@ class Experiment:
         init = make_init_of(self.config, self.task, self.optimizer)
         batch = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in self.abstract_batch.items()}
         make = jax.jit(
-            lambda key, weights: init(key, zeros_like(batch), weights),
+            lambda seed, weights: init(jax.random.key(seed), zeros_like(batch), weights),
             out_shardings=self._shardings,
             donate_argnums=1,
         )
-        return make(jax.device_put(jax.random.key(self.config.seed), sharding.replicated(self.mesh)), weights)
+        return make(np.uint32(self.config.seed), weights)
 
     @functools.cached_property
     def traced_train_step(self) -> Any:

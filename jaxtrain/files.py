@@ -64,6 +64,24 @@ def sync_directory(path: Path) -> None:
             os.close(descriptor)
 
 
+class Nowhere:
+    """In place of an `AppendFile`: takes everything and keeps nothing."""
+
+    num_pending = 0
+
+    def write(self, record: bytes) -> None:
+        """Drop it."""
+
+    def flush(self) -> None:
+        """Nothing is there."""
+
+    def reopen(self) -> None:
+        """Nothing was open."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 class AppendFile:
     """A file that only grows, for lines and records the run can do without for a while.
 

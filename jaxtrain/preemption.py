@@ -141,17 +141,18 @@ class Signals:
 
     def _answer(self, name: str) -> None:
         if not self._is_ready:
-            self._end(f"{name} before the first step")
+            self.end_process(f"{name} before the first step")
             return
         late = f"{name}, and the run did not stop within preemption.grace_secs={self._grace_secs:g}"
-        self._timer = threading.Timer(self._grace_secs, self._end, [late])
+        self._timer = threading.Timer(self._grace_secs, self.end_process, [late])
         self._timer.daemon = True
         self._timer.start()
         _within(
             _CALLBACK_SECS, _logger.warning, f"{name}: stopping after this step. A second signal ends the run at once."
         )
 
-    def _end(self, reason: str) -> None:
+    def end_process(self, reason: str) -> None:
+        """End this process with code 75, from any thread, once the callback of `before_first_step` was called."""
         if self._over.is_set():
             return
         _within(_CALLBACK_SECS, self._save, reason)

@@ -67,6 +67,7 @@ class Reporter:
     """Writes lines to `metrics.jsonl` and to every other writer.
 
     start_step: where the run begins; lines of later steps, which a launch before had written, are dropped.
+    writes: False keeps account of the lines, and leaves writing them to another process.
     peak_step_secs: what a step would take if the devices computed at their peak; None leaves `mfu` out.
     `on_log(step, scalars)` hears of each train line.
     """
@@ -81,11 +82,12 @@ class Reporter:
         start_step: int,
         on_log: Callable[[int, Mapping[str, Any]], None],
         peak_step_secs: float | None = None,
+        writes: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.timer = StepTimer(clock)
         self.last_counters: Counters | None = None  # of the newest line that was read
-        self._file = MetricsFile(metrics_path)
+        self._file = MetricsFile(metrics_path, writes=writes)
         self._file.cut_after(start_step)
         self._writers = list(writers)
         self._batch_size = batch_size

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from jaxtrain.checkpoint import Found
+from jaxtrain.checkpoint import Checkpoints
 from jaxtrain.config import Config, drift, to_dict
 from jaxtrain.errors import WorkdirError
 from jaxtrain.evaluate import Evaluation
@@ -26,6 +26,8 @@ from jaxtrain.writers.jsonl import read_lines
 
 _logger = logging.getLogger(__name__)
 
+# Of `describe_launch`: what processes that train together must have in common.
+SAME_IN_ALL_PROCESSES = ("git", "versions", "mesh", "data", "seed")
 _PACKAGES = ("jaxtrain", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
@@ -46,9 +48,15 @@ class Start:
     unwritten: Sequence[tuple[str, int]] = ()
 
 
-def start_from(found: Found | None) -> Start:
+def newest(checkpoints: Checkpoints) -> dict[str, Any]:
+    """Give what the newest checkpoint that verifies says of its place in the run; nothing for a new run."""
+    found = checkpoints.newest()
+    return {} if found is None else dict(found.manifest.info)
+
+
+def start_from(info: Mapping[str, Any]) -> Start:
     """Give the beginning, or where a checkpoint was made."""
-    return Start() if found is None else Start(**found.manifest.info)
+    return Start(**info)
 
 
 def tell_lost_lines(start: Start, has_line: Callable[[str, int], bool]) -> None:

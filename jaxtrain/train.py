@@ -12,12 +12,13 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from jaxtrain import compiling, init_from, profiling, resume, session, sharding
+from jaxtrain import compiling, distributed, init_from, profiling, resume, session, sharding
 from jaxtrain.assembly import assemble
 from jaxtrain.build import build
 from jaxtrain.callbacks import Callbacks
 from jaxtrain.check import checked
 from jaxtrain.checkpoint import Checkpoints
+from jaxtrain.config import parse
 from jaxtrain.data.prefetch import DevicePrefetch
 from jaxtrain.evaluate import Evaluation, Evaluator
 from jaxtrain.experiment import Experiment
@@ -53,28 +54,34 @@ def train(
     # Called from Python, the process may be hours old; started by the command, its age is Python and the imports.
     timeline = Timeline(age_secs=0.0) if signals is None else Timeline()
     timeline.mark("starting Python")
-    config = checked(config)
-    with session.opened(config, workdir, signals) as here, contextlib.ExitStack() as stack:
+    parsed = parse(config)
+    with contextlib.ExitStack() as stack:
+        crew = stack.enter_context(distributed.joined(parsed.config, workdir))
+        config = checked(parsed)
+        here = stack.enter_context(session.opened(config, workdir, signals, crew))
         stack.enter_context(profiling.explained_exhaustion(here.workdir.path / "profile", config))
         compiling.enable_cache(config.compile_cache)
         experiment = assemble(config, autotune_dir=str(here.workdir.autotune_dir))
         timeline.mark("data and model")
         if fresh:
             init_from.check(config.init_from, experiment.abstract_state, here.workdir.path)
-            if aside := here.workdir.set_aside():
+            if aside := crew.from_first("a fresh workdir", lambda: str(here.workdir.set_aside() or "")):
                 _logger.warning("--fresh: what the workdir held is now in %s", aside)
         checkpoints = stack.enter_context(contextlib.closing(experiment.open_checkpoints(here.workdir)))
-        start = resume.start_from(checkpoints.newest())
         launch = resume.describe_launch(experiment)
-        resume.refuse_drift(here.workdir, config, launch, allow=allow_drift or not start.step)
+        distributed.require_same(crew, "launch", launch, resume.SAME_IN_ALL_PROCESSES)
+        start = resume.start_from(crew.from_first("the start", lambda: resume.newest(checkpoints)))
+        allow = allow_drift or not start.step
+        crew.from_first("drift", lambda: resume.refuse_drift(here.workdir, config, launch, allow))
         pace = Pace(
             experiment.num_steps,
             experiment.max_secs,
             step=start.step,
             secs=start.secs,
             previous_secs=start.previous_secs,
+            clock=crew.clock if experiment.depends_on_time else time.monotonic,
         )
-        if resume.is_complete(here.workdir, config, pace, experiment.evaluations):
+        if crew.from_first("the end", lambda: resume.is_complete(here.workdir, config, pace, experiment.evaluations)):
             _logger.info("%s is finished at step %d: nothing to do", here.workdir.path, start.step)
             if (here.workdir.read_status() or {}).get("state") != "finished":
                 here.workdir.write_status("finished", start.step)  # it was killed before it could say so
@@ -112,7 +119,7 @@ class Loop:
         timeline: Timeline,
     ):
         config = experiment.config
-        self.experiment, self.checkpoints, self.here = experiment, checkpoints, here
+        self.experiment, self.checkpoints, self.here, self.crew = experiment, checkpoints, here, here.crew
         self.pace, self.state, self.batches = pace, state, batches
         self.callbacks, self.timeline = callbacks, timeline
         self.position, self.num_bad = start.position, start.num_bad
@@ -140,6 +147,7 @@ class Loop:
             start_step=start.step,
             on_log=self.callbacks.on_log,
             peak_step_secs=flops.secs_at_peak(list(experiment.mesh.devices.flat), config.precision.compute),
+            writes=here.workdir.is_first,
         )
         self.callbacks.run.write_text = self.reporter.write_text
         self.callbacks.run.pause = self.reporter.timer.pause
@@ -155,19 +163,17 @@ class Loop:
             if self.pace.step:
                 self.evaluate()  # what the launch before did not get to
             self.make_steps()
-            if self.is_interrupted():
-                return self.stop()
-            return self.finish()
+            return self.stop() if self.crew.is_interrupted else self.finish()
         except BaseException as error:
             self.callbacks.on_error(error)
             raise
 
     def make_steps(self) -> None:
         in_flight: deque[Any] = deque()
-        while not (self.pace.is_over or self.is_interrupted() or self.callbacks.run.stop_reason):
+        while not (self.pace.is_over or self.should_stop()):
             self.profiler.before_step(self.pace.step + 1, self.state.step)
-            item = self.batches.next(self.is_interrupted)
-            if item is None:
+            item = self.batches.next(self.should_stop)
+            if item is None or not self.crew.begin_turn(is_step=True):
                 return
             batch, loaded = item
             self.callbacks.on_batch(self.pace.step + 1, batch)
@@ -238,7 +244,7 @@ class Loop:
         raise_if_halted(self.reporter.last_counters, self.state)
         started = time.monotonic()
         params, model_state = eval_params(self.state), self.state.model_state
-        scalars = self.evaluator.run(evaluation, params, model_state, self.is_interrupted)
+        scalars = self.evaluator.run(evaluation, params, model_state, self.is_interrupted, self.begin_evaluation_step)
         self.reporter.timer.pause(time.monotonic() - started)
         if scalars is None:
             return  # interrupted; the next launch evaluates
@@ -271,12 +277,18 @@ class Loop:
         while (committed := self.checkpoints.poll()) is not None:
             self.callbacks.on_checkpoint(committed)
 
+    def should_stop(self) -> bool:
+        return self.crew.should_stop(self.here.signals.requested, self.callbacks.run.stop_reason)
+
     def is_interrupted(self) -> bool:
-        return self.here.signals.requested is not None
+        return self.should_stop() and self.crew.is_interrupted
+
+    def begin_evaluation_step(self) -> bool:
+        return self.crew.begin_turn(is_step=False)
 
     @property
     def reason(self) -> str:
-        return self.here.signals.requested or self.callbacks.run.stop_reason or ""
+        return self.crew.stop.reason if self.crew.stop else ""
 
     def close(self) -> None:
         self.profiler.close()

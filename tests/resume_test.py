@@ -5,8 +5,6 @@ import subprocess
 import pytest
 
 from jaxtrain import resume
-from jaxtrain.checkpoint import Found
-from jaxtrain.checkpoint.manifest import Manifest
 from jaxtrain.config import to_dict
 from jaxtrain.errors import WorkdirError
 from jaxtrain.pace import Pace
@@ -48,11 +46,9 @@ def warnings(caplog):
 
 
 def test_a_run_begins_at_the_beginning_or_where_its_checkpoint_says():
-    assert resume.start_from(None) == resume.Start(step=0, position=0, secs=0.0, num_bad=0)
+    assert resume.start_from({}) == resume.Start(step=0, position=0, secs=0.0, num_bad=0)
     start = resume.Start(step=6, position=60, secs=1.5, num_bad=2)
-    info = json.loads(json.dumps(dataclasses.asdict(start)))
-    manifest = Manifest(step=6, time=0.0, keep=False, config_hash="", versions={}, info=info, leaves={}, files={})
-    found = resume.start_from(Found(6, manifest))
+    found = resume.start_from(json.loads(json.dumps(dataclasses.asdict(start))))
     assert dataclasses.replace(found, unwritten=tuple(found.unwritten)) == start
 
 

@@ -326,7 +326,9 @@ def test_a_time_ends_the_run_and_counts_the_launches_before(tmp_path, monkeypatc
         now[0] += 0.5
         return now[0]
 
-    monkeypatch.setattr(sys.modules["jaxtrain.train"], "Pace", lambda *args, **keys: Pace(*args, **keys, clock=clock))
+    monkeypatch.setattr(
+        sys.modules["jaxtrain.train"], "Pace", lambda *args, **keys: Pace(*args, **{**keys, "clock": clock})
+    )
     signals = Signals()
     stop = At(3, lambda run: setattr(signals, "requested", "SIGTERM"))
     config = make_config(duration="2 seconds", callbacks={"stop": {"type": stop}})
@@ -377,9 +379,9 @@ def loop(tmp_path_factory):
 def make_steps(loop, num_steps):
     """Make steps none of which is the last of the run, after which everything would be due."""
     start = loop.pace.step
-    loop.is_interrupted = lambda: loop.pace.step >= start + num_steps
+    loop.should_stop = lambda: loop.pace.step >= start + num_steps
     loop.make_steps()
-    del loop.is_interrupted
+    del loop.should_stop
     assert loop.pace.step == start + num_steps
 
 

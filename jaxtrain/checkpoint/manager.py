@@ -94,7 +94,7 @@ class Checkpoints:
         )
         silence_second_accounts()
         self._directory.mkdir(parents=True, exist_ok=True)
-        for name in retention.remove_stale(self._directory):
+        for name in retention.remove_stale(self._directory) if jax.process_index() == 0 else ():
             notify(f"Removed {self._directory / name}, left by a run that was killed while saving or deleting.")
 
     def steps(self) -> list[int]:
@@ -113,7 +113,7 @@ class Checkpoints:
         path = self._directory / str(step)
         if step <= newest:
             raise StorageError(f"{path} was not saved: there is a checkpoint of step {newest}, and steps only go up.")
-        if path.exists():
+        if path.exists() and jax.process_index() == 0:
             aside = retention.set_aside(path)
             self._notify(
                 f"Moved {path}, which is no checkpoint, to {aside} to make room for the checkpoint of step {step}."

@@ -31,13 +31,17 @@ def main(argv: Sequence[str]) -> int:
 
     given = arguments.read(argv, switches=("--fresh", "--allow_drift", *MODES))
 
-    from jaxtrain.train import train  # takes seconds to import, so a misspelled flag is told before
+    from jaxtrain import distributed  # these take seconds to import, so a misspelled flag is told before
+    from jaxtrain.train import train
 
-    result = train(
-        given.draft,
-        given.workdir,
-        fresh=bool({"--fresh", *MODES} & given.switches),
-        allow_drift="--allow_drift" in given.switches,
-        signals=signals,
-    )
+    try:
+        result = train(
+            given.draft,
+            given.workdir,
+            fresh=bool({"--fresh", *MODES} & given.switches),
+            allow_drift="--allow_drift" in given.switches,
+            signals=signals,
+        )
+    finally:
+        distributed.leave()
     return EXIT_OK if result.status == "finished" else EXIT_RESUMABLE

@@ -41,6 +41,7 @@ RULES: Mapping[str, Severity] = {
     "profile": "free",
     "callbacks": "free",
     "preemption": "free",
+    "distributed": "free",
 }
 _ABSENT = "(absent)"
 _NAMED = (

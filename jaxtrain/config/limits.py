@@ -41,6 +41,33 @@ def at_least(low: float) -> Limit:
     return between(low, MAX_COUNT if isinstance(low, int) else sys.float_info.max)
 
 
+def above(low: float) -> Limit:
+    """Finite numbers greater than `low`."""
+    return Limit(
+        f"must be finite and more than {low:g}",
+        lambda value: math.isfinite(value) and value > low,
+        lambda value: low + 1.0 if math.isfinite(value) else None,
+    )
+
+
+def address() -> Limit:
+    """Where something listens, "host:port", or ""."""
+
+    def accepts(value: str) -> bool:
+        host, _, port = value.rpartition(":")
+        return value == "" or (re.fullmatch(r"[^\s/:\[\]]+|\[[0-9a-fA-F:.]+\]", host) is not None and _is_port(port))
+
+    def nearest(value: str) -> str | None:
+        guess = f"{value.rpartition('://')[2].split('/')[0].partition(':')[0].strip()}:8476"
+        return guess if accepts(guess) else None
+
+    return Limit('must be an address as "node0:8476", or "" (what started the processes tells)', accepts, nearest)
+
+
+def _is_port(text: str) -> bool:
+    return re.fullmatch(r"[0-9]{1,5}", text) is not None and 0 < int(text) < 2**16
+
+
 def fraction() -> Limit:
     """Numbers from 0 up to, but not including, 1."""
     low_enough = between(0.0, 1.0)

@@ -55,3 +55,18 @@ class Preemption:
 
     # Seconds from the signal in which the run must have saved and ended.
     grace_secs: Annotated[float, limits.at_least(0.0)] = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Distributed:
+    """The processes that train together, and how they find each other."""
+
+    # "auto" reads what started them (SLURM, Open MPI, a Kubernetes indexed job, JAXTRAIN_ variables), "explicit" these
+    # variables alone; "off" is one process whatever the environment says.
+    mode: Annotated[str, limits.one_of("auto", "explicit", "off")] = "auto"
+    # Where process 0 is reached, "host:port"; "" takes what started the processes.
+    coordinator: Annotated[str, limits.address()] = ""
+    # Seconds in which all processes must have come.
+    init_timeout_secs: Annotated[float, limits.above(0.0)] = 1800.0
+    # Seconds of silence after which a process is lost.
+    heartbeat_timeout_secs: Annotated[float, limits.above(0.0)] = 60.0

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from jaxtrain.config import limits
 from jaxtrain.config.limits import Count, CountOrZero, Dtype, EvalName, GroupName, Name, Size
 from jaxtrain.config.operation import Checkpoint as Checkpoint
+from jaxtrain.config.operation import Distributed as Distributed
 from jaxtrain.config.operation import Log as Log
 from jaxtrain.config.operation import Preemption as Preemption
 from jaxtrain.config.operation import Profile as Profile
@@ -198,3 +199,4 @@ class Config:
     # Run in this order after each step.
     callbacks: Annotated[Mapping[str, Spec], Name] = dataclasses.field(default_factory=dict)
     preemption: Preemption = Preemption()
+    distributed: Distributed = Distributed()

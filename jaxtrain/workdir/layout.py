@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxtrain import files
 from jaxtrain.errors import WorkdirError
-from jaxtrain.workdir.lock import Lock
+from jaxtrain.workdir.lock import Lock, read_run_id
 from jaxtrain.workdir.status import Status
 
 HEARTBEAT_SECS = 5.0
@@ -20,14 +20,23 @@ HEARTBEAT_SECS = 5.0
 class Workdir:
     """The directory of one run, locked before anything is written. Its layout is in the attributes.
 
-    Moving or copying the directory is allowed.
+    Moving or copying the directory is allowed. Of the processes of a run only the first locks it, and writes what they
+    share; each has a log and a status of its own.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, create: bool = True, make_parent: bool = False):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        create: bool = True,
+        make_parent: bool = False,
+        process: int = 0,
+        num_processes: int = 1,
+    ):
         """Make the directory (mode 0700) and its parts, and try to write there; `create=False` only looks.
 
         A missing parent is refused, because it is most often a typo or a disk that is not mounted; `make_parent` is for
-        the default path. Raises WorkdirError.
+        the default path. process: which of the run's processes this is. Raises WorkdirError.
         """
         self.path = Path(os.path.abspath(path))
         self.config_path = self.path / "config.json"
@@ -42,7 +51,9 @@ class Workdir:
         self.autotune_dir = self.path / "autotune"
         self.run_id = uuid.uuid4().hex[:12]
         self._lock: Lock | None = None
-        self._status = Status(self.status_path, self.run_id)
+        self.is_first = process == 0
+        self._process = process
+        self._status = Status(self._status_paths(num_processes), self.run_id)
         self._released = threading.Event()
         self._heartbeat: threading.Thread | None = None
         if create:
@@ -60,20 +71,28 @@ class Workdir:
         lock = Lock(self.lock_path, self.run_id)
         notice = lock.acquire()
         self._lock = lock
+        self.start_heartbeat(heartbeat_secs)
+        return notice
+
+    def holder(self) -> str:
+        """The id of the run that holds the lock, as this process sees the file; "" if none does."""
+        return read_run_id(self.lock_path)
+
+    def start_heartbeat(self, heartbeat_secs: float = HEARTBEAT_SECS) -> None:
+        """Begin to write the status again and again; `lock` does so itself."""
         self._released.clear()
         self._heartbeat = threading.Thread(target=self._beat, args=(heartbeat_secs,), name="heartbeat", daemon=True)
         self._heartbeat.start()
-        return notice
 
     def release(self) -> None:
-        """Stop the heartbeat and let the next run in. Does nothing when not locked."""
-        if self._lock is None:
-            return
+        """Stop the heartbeat and let the next run in. Does nothing when there is neither."""
         self._released.set()
         if self._heartbeat is not None:
             self._heartbeat.join()
-        self._lock.release()
-        self._lock = None
+            self._heartbeat = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def write_status(self, state: str, step: int, reason: str = "") -> None:
         """Replace status.json now. A full disk is one warning; the heartbeat tries again."""
@@ -94,7 +113,8 @@ class Workdir:
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Replace config.json. Raises WorkdirError."""
-        self._replace(self.config_path, config)
+        if self.is_first:
+            self._replace(self.config_path, config)
 
     def read_config(self) -> dict[str, Any] | None:
         """The resolved config of the run here, None if there is none. Raises WorkdirError for a damaged file."""
@@ -102,7 +122,8 @@ class Workdir:
 
     def append_manifest(self, entry: Mapping[str, Any]) -> None:
         """Add the entry of this launch to manifest.json. Raises WorkdirError."""
-        self._replace(self.manifest_path, [*self.read_manifest(), entry])
+        if self.is_first:
+            self._replace(self.manifest_path, [*self.read_manifest(), entry])
 
     def read_manifest(self) -> list[dict[str, Any]]:
         """The entries of all launches so far, the oldest first. Raises WorkdirError for a damaged file."""
@@ -138,6 +159,10 @@ class Workdir:
         except OSError as error:
             raise WorkdirError(f"{self.path} cannot be set aside: {error.strerror}.") from error
         return target
+
+    def _status_paths(self, num_processes: int) -> list[Path]:
+        own = [self.path / "status" / f"{self._process}.json"] if num_processes > 1 else []
+        return [self.status_path, *own] if self.is_first else own
 
     def _parts(self) -> tuple[Path, ...]:
         return self.tensorboard_dir, self.logs_dir, self.checkpoints_dir, self.autotune_dir

@@ -35,6 +35,15 @@ def boot_id() -> str:
         return socket.gethostname()
 
 
+def read_run_id(path: Path) -> str:
+    """Say which run holds the lock, "" if none does."""
+    try:
+        holder = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return ""
+    return str(holder.get("run_id", "")) if isinstance(holder, dict) else ""
+
+
 class Lock:
     """Holds `path` for one run. The file stays when it is released, empty."""
 

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from jaxtrain import files
 from jaxtrain.errors import WorkdirError
@@ -12,6 +12,24 @@ from jaxtrain.workdir.layout import Workdir
 
 # Libraries whose INFO lines are about themselves; their warnings are shown.
 _CHATTY = ("absl", "jax", "orbax", "grain", "flax", "tensorboardX", "asyncio", "matplotlib")
+
+
+@contextlib.contextmanager
+def on_terminal(process_index: int) -> Iterator[None]:
+    """Show lines on the terminal before there is a workdir. Processes other than 0 show warnings only."""
+    undo = _take_over([_terminal(process_index)])
+    try:
+        yield
+    finally:
+        undo()
+
+
+def _terminal(process_index: int) -> logging.Handler:
+    terminal = _TerminalHandler()
+    terminal.setFormatter(_TerseFormatter())
+    terminal.setLevel(logging.INFO if process_index == 0 else logging.WARNING)
+    terminal.addFilter(_is_wanted)
+    return terminal
 
 
 def setup_logging(workdir: Workdir, process_index: int = 0) -> Callable[[], None]:
@@ -26,26 +44,33 @@ def setup_logging(workdir: Workdir, process_index: int = 0) -> Callable[[], None
         file = files.AppendFile(path)
     except OSError as error:
         raise WorkdirError(f"{path} cannot be opened: {error.strerror}.") from error
+    terminal, log_file = _terminal(process_index), _FileHandler(file)
+    log_file.addFilter(_is_wanted)
+    log_file.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.captureWarnings(True)
+    undo = _take_over([terminal, log_file])
+
+    def undo_all() -> None:
+        logging.captureWarnings(False)
+        undo()
+
+    return undo_all
+
+
+def _take_over(handlers: Sequence[logging.Handler]) -> Callable[[], None]:
+    """Let these alone handle what is logged, from INFO up. Returns the function that gives it back."""
     root = logging.getLogger()
     old_level = root.level
-    terminal = _TerminalHandler()
-    terminal.setFormatter(_TerseFormatter())
-    terminal.setLevel(logging.INFO if process_index == 0 else logging.WARNING)
-    log_file = _FileHandler(file)
-    log_file.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     plain = [handler for handler in root.handlers if type(handler) is logging.StreamHandler]
     for other in plain:
         root.removeHandler(other)
-    for handler in (terminal, log_file):
-        handler.addFilter(_is_wanted)
+    for handler in handlers:
         root.addHandler(handler)
     root.setLevel(logging.INFO)
-    logging.captureWarnings(True)
 
     def undo() -> None:
-        logging.captureWarnings(False)
         root.setLevel(old_level)
-        for handler in (terminal, log_file):
+        for handler in handlers:
             root.removeHandler(handler)
             handler.close()
         for other in plain:

@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from jaxtrain import files
@@ -15,15 +16,15 @@ STATES = ("starting", "running", "finished", "failed", "preempted", "nonfinite",
 
 
 class Status:
-    """Writes the file, whole, at every change of state and every heartbeat.
+    """Writes its files, whole, at every change of state and every heartbeat.
 
     Keys: state, step, reason, run_id, host, pid; started and heartbeat in seconds since the epoch; beats, a counter by
     which a reader sees life whatever the clocks say; elapsed_secs, by the monotonic clock.
     """
 
-    def __init__(self, path: Path, run_id: str):
+    def __init__(self, paths: Sequence[Path], run_id: str):
         self.step = 0
-        self._path = path
+        self._paths = paths
         self._identity = {"run_id": run_id, "host": socket.gethostname(), "pid": os.getpid()}
         self._started = time.time()
         self._start = time.monotonic()
@@ -56,9 +57,11 @@ class Status:
                 "beats": self._beats,
                 "elapsed_secs": round(time.monotonic() - self._start, 3),
             }
-            try:
-                files.replace_json(self._path, document)
-            except OSError as error:
-                if not self._has_warned:
-                    self._has_warned = True
-                    _logger.warning("%s cannot be written: %s", self._path, error.strerror)
+            for path in self._paths:
+                try:
+                    path.parent.mkdir(mode=0o700, exist_ok=True)
+                    files.replace_json(path, document)
+                except OSError as error:
+                    if not self._has_warned:
+                        self._has_warned = True
+                        _logger.warning("%s cannot be written: %s", path, error.strerror)

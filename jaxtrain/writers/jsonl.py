@@ -39,11 +39,15 @@ class MetricsFile:
     "-Infinity". On a full disk lines wait in memory (`AppendFile`).
     """
 
-    def __init__(self, path: Path):
-        """Raises WorkdirError if the file cannot be opened."""
+    def __init__(self, path: Path, *, writes: bool = True):
+        """writes: False only keeps account of the lines, as the processes do that are not the first one of a run.
+
+        Raises WorkdirError if the file cannot be opened.
+        """
         self._path = Path(path)
+        self._writes = writes
         try:
-            self._file = files.AppendFile(self._path)
+            self._file: files.AppendFile | files.Nowhere = files.AppendFile(self._path) if writes else files.Nowhere()
         except OSError as error:
             raise WorkdirError(f"{self._path} cannot be opened: {error.strerror}.") from error
         self._keys: set[tuple[str, int]] = set()
@@ -93,7 +97,7 @@ class MetricsFile:
         Raises WorkdirError if the shortened file cannot be written; the old one is then intact.
         """
         assert not self._unwritten, "cut before the first write"
-        old = self._path.read_bytes()
+        old = self._path.read_bytes() if self._path.exists() else b""
         kept, keys, num_bad = [], set(), 0
         for text, record in _parsed(old):
             if record is None:
@@ -104,7 +108,7 @@ class MetricsFile:
         if num_bad:
             _logger.warning("%s: dropped %d lines that are not metrics", self._path, num_bad)
         new = b"".join(kept)
-        if new != old:
+        if new != old and self._writes:
             try:
                 files.replace_bytes(self._path, new)
                 self._file.reopen()

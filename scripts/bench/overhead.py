@@ -168,6 +168,7 @@ def measure(model: Any, twin: Any, batch_size: int, num_blocks: int, num_steps: 
             block.last_step = pace.step + steps
             loop.make_steps()
             callbacks.run.stop_reason = None
+            here.crew.reset()
             jax.block_until_ready(loop.state)
 
         loops = {"train": ours, "reading": raw.run_reading, "constant": raw.run_constant}
