@@ -29,10 +29,10 @@ def assemble(config: Config, *, devices: Sequence[Any] | None = None, autotune_d
     Raises ConfigError or DataError.
     """
     mesh = sharding.make_mesh(config.mesh, devices)
-    source, transforms = _examples(config.data, "data", config.seed)
+    source, transforms = _source_and_transforms(config.data, "data", config.seed)
     if config.data.num_batches:
         source = First(source, config.data.num_batches * config.batch_size)
-    example = _example(source, transforms, config.seed)
+    example = _abstract_example(source, transforms, config.seed)
     place = sharding.BatchPlacer(mesh, config.batch_size, config.accumulation.microbatches)
     abstract_batch = place.abstract(example)
     runtime = {"vocab_size": source.vocab_size} if hasattr(source, "vocab_size") else {}
@@ -80,7 +80,7 @@ def _freeze_steps(config: Config, num_steps: int | None, sizes: tuple[int, int, 
     return found
 
 
-def _examples(data: schema.Data | schema.EvalData, key: str, seed: int) -> tuple[Any, list[Any]]:
+def _source_and_transforms(data: schema.Data | schema.EvalData, key: str, seed: int) -> tuple[Any, list[Any]]:
     """Build a source and its transforms."""
     source = build(data, key, seed=seed)
     if len(source) == 0:
@@ -88,7 +88,7 @@ def _examples(data: schema.Data | schema.EvalData, key: str, seed: int) -> tuple
     return source, [build(spec, f"{key}.transforms.{name}", seed=seed) for name, spec in data.transforms.items()]
 
 
-def _example(source: Any, transforms: Sequence[Any], seed: int) -> dict[str, Any]:
+def _abstract_example(source: Any, transforms: Sequence[Any], seed: int) -> dict[str, Any]:
     """Shapes and dtypes of one example as the task will see it."""
     batch = empty_batch(read_template(source, transforms, seed), 1)
     return {
@@ -137,9 +137,9 @@ def _trace(key: str, value: Any, batch: Mapping[str, Any], function: Any, *argum
 
 def _evaluation(experiment: Experiment, name: str, spec: schema.Eval, example: Mapping[str, Any]) -> Evaluation:
     config = experiment.config
-    source, transforms = _examples(spec.data, f"evals.{name}.data", config.seed)
+    source, transforms = _source_and_transforms(spec.data, f"evals.{name}.data", config.seed)
     if hasattr(source, "zeros") and not transforms:  # else as in training: no example is read before its time
-        example = _example(source, transforms, config.seed)
+        example = _abstract_example(source, transforms, config.seed)
     batch_size = spec.batch_size or config.batch_size
     place = sharding.BatchPlacer(experiment.mesh, batch_size, None)
     state, batch = experiment.abstract_state, place.abstract(example)

@@ -5,15 +5,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from jaxtrain import files
+from jaxtrain.checkpoint import leaves
 from jaxtrain.errors import EXIT_NO, JaxtrainError, StorageError, WorkdirError
 from jaxtrain.params import load
-from jaxtrain.typing import PyTree
 from jaxtrain.workdir import Workdir
 
 TENSORS, CONFIG = "model.safetensors", "config.json"
@@ -39,7 +38,8 @@ def export(workdir: str | os.PathLike[str], directory: str | os.PathLike[str], s
         raise WorkdirError(f"{target} exists. Nothing was written: name a new directory with --out=.")
     config = Workdir(workdir, create=False).read_config() or {}
     loaded = load(workdir, step)
-    arrays = {**flat(loaded.params), **flat({"model_state": loaded.model_state})}
+    named = leaves.named(loaded.params) | leaves.named({"model_state": loaded.model_state})
+    arrays = {name: np.asarray(leaf) for name, leaf in named.items()}
     metadata = {"step": str(loaded.step), "source": loaded.source}
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -54,12 +54,6 @@ def export(workdir: str | os.PathLike[str], directory: str | os.PathLike[str], s
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return loaded.step
-
-
-def flat(tree: PyTree) -> dict[str, np.ndarray]:
-    """Name each leaf by its path, "block/dense/kernel"."""
-    paths = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in paths}
 
 
 def _write_tensors(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> None:

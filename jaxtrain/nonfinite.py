@@ -1,10 +1,9 @@
 """The end of a run whose loss or gradients stopped being finite, told so that a person can look in the right place."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
+from jaxtrain.checkpoint import leaves
 from jaxtrain.errors import NonFiniteError
 from jaxtrain.step import Counters, TrainState
 
@@ -18,13 +17,12 @@ def raise_if_halted(counters: Counters | None, state: TrainState) -> None:
         return
     now = jax.device_get(state.counters)
     step, leaf = int(now.bad_step), int(now.bad_leaf)
-    params = jax.tree.leaves_with_path(state.params)
-    paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in params]
-    bad_params = [path for path, (_, param) in zip(paths, params, strict=True) if not _is_finite(param)]
+    params = leaves.named(state.params)
+    bad_params = [path for path, param in params.items() if not jnp.isfinite(param).all()]
     if bad_params:
         where = f"the parameter {bad_params[0]} itself is not finite"
     elif leaf >= 0:
-        where = f"the first gradient that is not finite is that of {paths[leaf]}"
+        where = f"the first gradient that is not finite is that of {list(params)[leaf]}"
     else:
         where = "its gradients are finite, the loss is not"
     raise NonFiniteError(
@@ -33,7 +31,3 @@ def raise_if_halted(counters: Counters | None, state: TrainState) -> None:
         "Lower --config.optimizer.learning_rate, set --config.clip_norm, look at the data of that step, or leave such "
         "batches out by --config.nonfinite.policy=skip and a --config.nonfinite.limit above what happens."
     )
-
-
-def _is_finite(leaf: Any) -> bool:
-    return bool(jnp.isfinite(leaf).all())

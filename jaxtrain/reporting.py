@@ -1,10 +1,11 @@
-"""The lines of a run: what a log point keeps on the device, and when it becomes numbers in `metrics.jsonl`.
+"""The lines of a run: what a log point keeps on the device, when it becomes numbers, and which writers show these.
 
 A log point must not wait for the device, so it reads what the log point before it kept. Whatever is still kept is
 written before a checkpoint or an evaluation, which wait for the device anyway, and at the end.
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -13,11 +14,18 @@ from typing import Any
 
 import jax
 
+from jaxtrain.build import build
+from jaxtrain.config import Config, to_dict
 from jaxtrain.evaluate import compute
+from jaxtrain.files import redacted
 from jaxtrain.step import Counters, Interval
+from jaxtrain.workdir import Workdir
 from jaxtrain.writers import Writer
-from jaxtrain.writers.background import close_all
+from jaxtrain.writers.background import Background, close_all
+from jaxtrain.writers.console import Console, Progress
 from jaxtrain.writers.jsonl import MetricsFile
+from jaxtrain.writers.notebook import Notebook, is_notebook
+from jaxtrain.writers.tensorboard import TensorBoard
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,3 +179,32 @@ class Reporter:
         self._file.write(step, split, scalars, now)
         for writer in self._writers:
             writer.write_scalars(step, split, scalars, now)
+
+
+def open_writers(config: Config, workdir: Workdir, progress: Progress) -> list[Writer]:
+    """Open what shows the lines of a run that goes on from `progress.step`, beside `metrics.jsonl`.
+
+    Only what a person watches may hold the loop up.
+    """
+    opened: list[Writer] = [Console(progress)]
+    if is_notebook():
+        opened.append(Notebook(progress))
+    if config.log.tensorboard:
+        purge_step = progress.step + 1
+        opened.append(Background("TensorBoard", lambda: TensorBoard(workdir.tensorboard_dir, purge_step)))
+    for name, spec in config.log.trackers.items():
+        make = functools.partial(_tracker, config, workdir, spec, f"log.trackers.{name}")
+        opened.append(Background(f"tracker {name}", make))
+    return opened
+
+
+def _tracker(config: Config, workdir: Workdir, spec: Any, key: str) -> Writer:
+    workdir.trackers_dir.mkdir(mode=0o700, exist_ok=True)
+    runtime = {"workdir": workdir.path, "run_id": _run_id(workdir), "name": config.name}
+    return build(spec, key, **runtime, config=redacted(to_dict(config)))
+
+
+def _run_id(workdir: Workdir) -> str:
+    """The id of the run in every tracker: that of its first launch, so that a resumed run goes on in the same."""
+    launches = workdir.read_manifest()
+    return launches[0]["run_id"] if launches else workdir.run_id

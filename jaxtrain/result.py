@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxtrain.step import TrainState
+from jaxtrain.writers.jsonl import RESERVED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +32,6 @@ class Result:
         """
         lines = [line for line in self.history if line["split"] == split and name in line]
         if not lines:
-            known = sorted({f"{line['split']}/{key}" for line in self.history for key in line if key not in _OF_A_LINE})
+            known = sorted({f"{line['split']}/{key}" for line in self.history for key in line if key not in RESERVED})
             raise KeyError(f"{split}/{name} is in no line; there are {', '.join(known)}")
         return np.array([line["step"] for line in lines], np.int64), np.array([float(line[name]) for line in lines])
-
-
-_OF_A_LINE = ("step", "time", "split")

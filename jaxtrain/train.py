@@ -14,7 +14,6 @@ from typing import Any
 
 from jaxtrain import compiling, distributed, init_from, profiling, resume, session, sharding
 from jaxtrain.assembly import assemble
-from jaxtrain.build import build
 from jaxtrain.callbacks import Callbacks
 from jaxtrain.check import checked
 from jaxtrain.checkpoint import Checkpoints
@@ -25,12 +24,11 @@ from jaxtrain.experiment import Experiment
 from jaxtrain.nonfinite import raise_if_halted
 from jaxtrain.pace import Pace
 from jaxtrain.preemption import Signals
-from jaxtrain.reporting import Reporter
+from jaxtrain.reporting import Reporter, open_writers
 from jaxtrain.result import Result
 from jaxtrain.step import TrainState, eval_params
 from jaxtrain.timeline import Timeline
 from jaxtrain.writers.jsonl import read_lines
-from jaxtrain.writers.opening import open_writers
 
 _logger = logging.getLogger(__name__)
 _MAX_STEPS_IN_FLIGHT = 2
@@ -141,7 +139,7 @@ class Loop:
         _logger.info("%s", experiment.optimizer.groups.describe(state.params))
         self.reporter = Reporter(
             here.workdir.metrics_path,
-            open_writers(config, here.workdir, pace, build),
+            open_writers(config, here.workdir, pace),
             batch_size=config.batch_size,
             tokens_per_example=experiment.tokens_per_example,
             start_step=start.step,

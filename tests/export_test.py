@@ -9,9 +9,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import jaxtrain.export
-from jaxtrain.checkpoint import Checkpoints
+from jaxtrain.checkpoint import Checkpoints, leaves
 from jaxtrain.errors import StorageError, WorkdirError
-from jaxtrain.export import NotEqualError, export, flat
+from jaxtrain.export import NotEqualError, export
 from jaxtrain.params import load_params
 from tests.checkpoint.states import make_state
 from tests.text_run import snapshot
@@ -24,7 +24,7 @@ def test_a_run_becomes_tensors_by_path_and_its_config_and_is_only_read(text_run,
     out = tmp_path / "new" / "out"
     assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors"]
     assert [path.name for path in out.parent.iterdir()] == ["out"]
-    tensors, expected = load_file(out / "model.safetensors"), flat(load_params(text_run, 4))
+    tensors, expected = load_file(out / "model.safetensors"), leaves.named(load_params(text_run, 4))
     assert "layers/attention/query/kernel" in tensors
     assert tensors.keys() == expected.keys()
     for name, array in expected.items():

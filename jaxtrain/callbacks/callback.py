@@ -55,7 +55,7 @@ class Run:
 
     def history(self, split: str) -> list[dict[str, Any]]:
         """Give the lines of metrics.jsonl of "train" or an eval, oldest first, those of earlier launches too."""
-        return [line for line in read_lines(self.workdir / "metrics.jsonl") if line["split"] == split]
+        return list(read_lines(self.workdir / "metrics.jsonl", split))
 
 
 class Callback:

@@ -12,6 +12,7 @@ from jaxtrain import sharding
 from jaxtrain.callbacks.callback import Callback, Run
 from jaxtrain.compiling import compile_ahead
 from jaxtrain.experiment import Experiment
+from jaxtrain.param_groups import path_of
 from jaxtrain.step import TrainState
 from jaxtrain.typing import Array, Batch, Params, PyTree
 
@@ -106,7 +107,7 @@ def summarize(kind: str, tree: PyTree) -> dict[str, Array]:
     groups: dict[str, list[Array]] = {}
     for path, leaf in jax.tree.leaves_with_path(tree):
         if leaf.size:
-            group = jax.tree_util.keystr(path[:1], simple=True) or "all"
+            group = path_of(path[:1]) or "all"
             groups.setdefault(group, []).append(leaf.astype(jnp.float32))
     numbers: dict[str, Array] = {}
     for group, leaves in groups.items():

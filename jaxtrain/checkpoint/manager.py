@@ -32,16 +32,6 @@ _logger = logging.getLogger(__name__)
 _NEVER_SECS = 50 * 365 * 86400
 
 
-def _never(step: int) -> bool:
-    del step
-    return False
-
-
-def _none(steps: list[int]) -> list[int]:
-    del steps
-    return []
-
-
 class Checkpoints:
     """The directory `checkpoints/<step>/` of one run. One process-wide instance, used from one thread.
 
@@ -57,8 +47,8 @@ class Checkpoints:
         directory: pathlib.Path | str,
         *,
         keep_last: int,
-        keep_every: Callable[[int], bool] = _never,
-        keep_best: Callable[[list[int]], Collection[int]] = _none,
+        keep_every: Callable[[int], bool] = lambda step: False,
+        keep_best: Callable[[list[int]], Collection[int]] = lambda steps: (),
         config_hash: str = "",
         notify: Callable[[str], None] = _logger.warning,
     ):

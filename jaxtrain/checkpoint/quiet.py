@@ -3,7 +3,7 @@
 import logging
 import pathlib
 import sys
-from types import TracebackType
+from collections.abc import Callable
 from typing import Any
 
 
@@ -14,9 +14,9 @@ def silence_second_accounts() -> None:
     """
     logging.getLogger("absl").addFilter(is_not_orbax_error)
     if not isinstance(sys.excepthook, _Hook):
-        sys.excepthook = _Hook(sys.excepthook)
-    if not isinstance(sys.unraisablehook, _UnraisableHook):
-        sys.unraisablehook = _UnraisableHook(sys.unraisablehook)
+        sys.excepthook = _Hook(sys.excepthook, lambda kind, error, trace: error)
+    if not isinstance(sys.unraisablehook, _Hook):
+        sys.unraisablehook = _Hook(sys.unraisablehook, lambda unraisable: unraisable.exc_value)
 
 
 def is_not_orbax_error(record: logging.LogRecord) -> bool:
@@ -25,29 +25,18 @@ def is_not_orbax_error(record: logging.LogRecord) -> bool:
 
 
 class _Hook:
-    """An excepthook. TensorStore prints through it what fails in its own threads, where nobody can catch it.
+    """A hook of `sys` that drops what a write met that outlived its save, and calls `previous` for all else.
 
-    The first write that fails ends Orbax's event loop, and each other write of that save then fails to report to it.
+    TensorStore prints through these what fails in its own threads, where nobody can catch it. The first write that
+    fails ends Orbax's event loop, and each other write of that save then fails to report to it.
+    error_of: gives the error among the hook's arguments.
     """
 
-    def __init__(self, previous: Any):
+    def __init__(self, previous: Callable[..., Any], error_of: Callable[..., BaseException | None]):
         self._previous = previous
+        self._error_of = error_of
 
-    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not _outlived_its_save(error):
-            self._previous(kind, error, trace)
-
-
-class _UnraisableHook:
-    """The same for `sys.unraisablehook`, which gets what such a thread meets where it has no way to raise at all."""
-
-    def __init__(self, previous: Any):
-        self._previous = previous
-
-    def __call__(self, unraisable: Any) -> None:
-        if not _outlived_its_save(unraisable.exc_value):
-            self._previous(unraisable)
-
-
-def _outlived_its_save(error: BaseException | None) -> bool:
-    return isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+    def __call__(self, *arguments: Any) -> None:
+        error = self._error_of(*arguments)
+        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+            self._previous(*arguments)

@@ -53,9 +53,3 @@ def fingerprint_arrays(arrays: Mapping[str, np.ndarray]) -> str:
         array = arrays[name]
         parts += [name, array.shape, array.dtype.str, hashlib.sha256(array.tobytes()).hexdigest()]
     return combine(parts)
-
-
-def source_fingerprint(source: Any) -> str:
-    """Return the source's own fingerprint; of a source without one, only its length is known."""
-    own = getattr(source, "fingerprint", None)
-    return str(own()) if callable(own) else f"length-{len(source)}"

@@ -14,7 +14,7 @@ import grain
 import numpy as np
 
 from jaxtrain.data.order import Order
-from jaxtrain.data.reader import Arrays, BadExample, Reader, empty_batch, read_template, reads_many
+from jaxtrain.data.reader import BadExample, Reader, empty_batch, read_template, reads_many
 from jaxtrain.data.workers import prepare_parent, start_worker
 from jaxtrain.errors import DataError, ExampleError, StoppedError
 
@@ -39,7 +39,7 @@ class LoadedBatch:
     num_bad: how many of these rows were bad examples.
     """
 
-    arrays: Arrays
+    arrays: dict[str, np.ndarray]
     num_bad: int
 
 
@@ -130,13 +130,13 @@ class Loader(Iterator[LoadedBatch]):
         order = Order(num_examples, seed, shuffle)
         reader = Reader(source, tuple(transforms), order, None if repeat else num_examples, self._template)
         self._batches_read = self._blocks_read = 0
-        self._read: collections.deque[tuple[Arrays, list[BadExample]]] = collections.deque()
+        self._read: collections.deque[tuple[dict[str, np.ndarray], list[BadExample]]] = collections.deque()
         self._closed = False
         self._has_workers = num_workers > 0
         num_ahead = -(-prefetch * self._num_blocks // self._num_together)
         self._iterators = _start_reading(positions, reader, num_workers, num_ahead)
 
-    def zeros(self) -> Arrays:
+    def zeros(self) -> dict[str, np.ndarray]:
         """Return a batch of zeros: the keys, shapes and dtypes of every batch of this process."""
         return empty_batch(self._template, self._num_rows)
 
@@ -154,7 +154,7 @@ class Loader(Iterator[LoadedBatch]):
         self._batches_read += 1
         return LoadedBatch(arrays, len(bad))
 
-    def _read_batches(self) -> Iterator[tuple[Arrays, list[BadExample]]]:
+    def _read_batches(self) -> Iterator[tuple[dict[str, np.ndarray], list[BadExample]]]:
         """Give the next batches that are read together, each with its bad examples."""
         blocks = [self._next_block(self._blocks_read + block) for block in range(self._num_blocks)]
         self._blocks_read += self._num_blocks
@@ -169,7 +169,7 @@ class Loader(Iterator[LoadedBatch]):
             rows = slice(number * self._num_rows, (number + 1) * self._num_rows)
             yield {key: value[rows] for key, value in arrays.items()}, bad.get(number, [])
 
-    def _next_block(self, number: int) -> tuple[Arrays, list[BadExample]]:
+    def _next_block(self, number: int) -> tuple[dict[str, np.ndarray], list[BadExample]]:
         try:
             return next(self._iterators[number % len(self._iterators)])
         except Exception as error:

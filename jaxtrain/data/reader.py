@@ -12,8 +12,6 @@ import numpy as np
 from jaxtrain.data.order import Order
 from jaxtrain.errors import DataError, ExampleError
 
-Arrays = dict[str, np.ndarray]
-
 _log = logging.getLogger(__name__)
 _TEMPLATE_TRIES = 16  # examples tried until one shows the shapes
 
@@ -60,7 +58,7 @@ class Reader:
     end: int | None
     template: Mapping[str, np.ndarray]
 
-    def __call__(self, positions: np.ndarray) -> tuple[Arrays, list[BadExample]]:
+    def __call__(self, positions: np.ndarray) -> tuple[dict[str, np.ndarray], list[BadExample]]:
         rows = np.arange(len(positions)) if self.end is None else np.flatnonzero(positions < self.end)
         epochs, indices = self.order(positions[rows])
         if reads_many(self.source, self.transforms):
@@ -80,13 +78,13 @@ class Reader:
                 bad.append(BadExample(position, epoch, index, error))
         return arrays, bad
 
-    def _lay(self, arrays: Arrays, rows: int | np.ndarray, values: Mapping[str, np.ndarray]) -> None:
+    def _lay(self, arrays: dict[str, np.ndarray], rows: int | np.ndarray, values: Mapping[str, np.ndarray]) -> None:
         for key, value in values.items():
             arrays[key][rows] = value
         if "mask" not in values:
             arrays["mask"][rows] = True
 
-    def _read_many(self, num_rows: int, rows: np.ndarray, indices: np.ndarray) -> Arrays:
+    def _read_many(self, num_rows: int, rows: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
         values = {key: np.asarray(value) for key, value in self.source.read_many(indices).items()}
         if any(value.shape[:1] != indices.shape for value in values.values()):
             raise ValueError(f"read_many of {len(indices)} indices returned {_describe(values)}")
@@ -119,14 +117,14 @@ def reads_many(source: Any, transforms: Sequence[Any]) -> bool:
     return False
 
 
-def empty_batch(template: Mapping[str, np.ndarray], num_rows: int) -> Arrays:
+def empty_batch(template: Mapping[str, np.ndarray], num_rows: int) -> dict[str, np.ndarray]:
     """Return a batch of zeros [num_rows, ...] for every key of an example, and "mask" if the example has none."""
     arrays = {key: np.zeros((num_rows, *zero.shape), zero.dtype) for key, zero in template.items()}
     arrays.setdefault("mask", np.zeros(num_rows, bool))
     return arrays
 
 
-def read_example(source: Any, transforms: Sequence[Any], index: int, seed: tuple[int, int]) -> Arrays:
+def read_example(source: Any, transforms: Sequence[Any], index: int, seed: tuple[int, int]) -> dict[str, np.ndarray]:
     """Return example `index` of the source after all transforms; random ones share `default_rng(seed)`."""
     example = source[index]
     rng = None
@@ -145,7 +143,7 @@ def read_example(source: Any, transforms: Sequence[Any], index: int, seed: tuple
     return arrays
 
 
-def read_template(source: Any, transforms: Sequence[Any], seed: int) -> Arrays:
+def read_template(source: Any, transforms: Sequence[Any], seed: int) -> dict[str, np.ndarray]:
     """Return an example of zeros with the shapes and dtypes of all; a source with `zeros` and no transform is not read.
 
     Raises ExampleError if none of the first examples can be read, DataError as the source does.

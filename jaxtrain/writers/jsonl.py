@@ -15,7 +15,7 @@ from jaxtrain.redact import redact
 
 _logger = logging.getLogger(__name__)
 
-_RESERVED = ("step", "time", "split")
+RESERVED = ("step", "time", "split")
 _SPELLINGS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -59,11 +59,9 @@ class MetricsFile:
 
         Raises ValueError for a scalar named step, time or split.
         """
-        clash = [name for name in scalars if name in _RESERVED]
+        clash = [name for name in scalars if name in RESERVED]
         if clash:
-            raise ValueError(
-                f"A metric cannot be named {clash[0]!r}: metrics.jsonl uses {', '.join(_RESERVED)} itself."
-            )
+            raise ValueError(f"A metric cannot be named {clash[0]!r}: metrics.jsonl uses {', '.join(RESERVED)} itself.")
         if self.has(split, step):
             return False
         values = {redact(name): plain(value) for name, value in scalars.items()}

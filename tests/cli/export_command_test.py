@@ -6,7 +6,7 @@ from safetensors.numpy import load_file
 
 import jaxtrain.export
 from jaxtrain import cli
-from jaxtrain.export import flat
+from jaxtrain.checkpoint import leaves
 from jaxtrain.params import load_params
 from tests.text_run import damage
 
@@ -16,7 +16,7 @@ def test_a_step_is_exported(text_run, tmp_path, capsys, flags, step):
     assert cli.main(["export", f"--workdir={text_run}", f"--out={tmp_path / 'out'}", *flags]) == 0
     assert f"step {step} of {text_run} is in {tmp_path / 'out'}" in capsys.readouterr().out
     tensors = load_file(tmp_path / "out" / "model.safetensors")
-    for name, array in flat(load_params(text_run, step)).items():
+    for name, array in leaves.named(load_params(text_run, step)).items():
         np.testing.assert_array_equal(tensors[name], array)
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxtrain.data import fingerprint
-from jaxtrain.data.fingerprint import combine, file_digest, fingerprint_arrays, source_fingerprint
+from jaxtrain.data.fingerprint import combine, file_digest, fingerprint_arrays
 from jaxtrain.errors import DataError
 
 
@@ -56,7 +56,3 @@ def test_arrays_are_judged_by_name_shape_dtype_and_value():
     digests = [fingerprint_arrays(arrays) for arrays in (base, *others)]
     assert len(set(digests)) == len(digests)
     assert fingerprint_arrays({"x": np.arange(12)[::2] // 2}) == digests[0]
-
-
-def test_a_source_without_a_fingerprint_is_known_by_its_length():
-    assert source_fingerprint([1, 2]) != source_fingerprint([1, 2, 3])
