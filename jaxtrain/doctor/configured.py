@@ -1,6 +1,7 @@
 """What a config says: whether it can be run here, has its secrets, and can read its data."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jaxtrain.doctor.finding import Finding, fail, not_applicable, ok
 from jaxtrain.doctor.machine import Machine
@@ -73,6 +74,12 @@ def judge_data(reply: Reply) -> Finding:
     if reply.trouble:
         return fail(reply.trouble, "Look at the files and options of the key that it names.")
     return ok(", ".join(f"{key}: {facts['num_examples']:,} examples" for key, facts in read.items()))
+
+
+def state(machine: Machine) -> Mapping[str, Any]:
+    """Give num_bytes of a checkpoint and num_checkpoints that a run keeps; zeros when they are not known."""
+    unknown = {"num_bytes": 0, "num_checkpoints": 0}
+    return unknown if _obstacle(machine) is not None else machine.experiment.told.get("state", unknown)
 
 
 def _obstacle(machine: Machine) -> Finding | None:

@@ -102,6 +102,6 @@ def how_it_ended(ended: Ended) -> str:
     """Give an exit code or a signal, and the last lines of the error output."""
     code = ended.returncode or 0
     how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    lines = [line.strip() for line in (ended.stderr.strip() or ended.stdout).splitlines() if line.strip()]
-    words = " ".join(lines[-3:])[-_LAST_WORDS:]
+    lines = [line.strip() for line in (ended.stderr.strip() or ended.stdout).splitlines() if MARK not in line]
+    words = " ".join(filter(None, lines[-3:]))[-_LAST_WORDS:]
     return f"{how}: {words}" if words else how

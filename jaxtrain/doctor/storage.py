@@ -6,6 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from jaxtrain.doctor import configured
 from jaxtrain.doctor.finding import Finding, fail, not_applicable, ok, warn
 from jaxtrain.doctor.machine import Machine
 
@@ -62,8 +63,7 @@ def check_speed(machine: Machine) -> Finding:
     if machine.workdir is None:
         return not_applicable(_NO_WORKDIR)
     directory = _checkpoints_place(machine.workdir)
-    num_bytes = machine.experiment["state"]["num_bytes"] if _knows_state(machine) else 0
-    return judge_speed(directory, num_bytes)
+    return judge_speed(directory, configured.state(machine)["num_bytes"])
 
 
 def judge_speed(directory: Path, checkpoint_bytes: int) -> Finding:
@@ -102,7 +102,7 @@ def check_space(machine: Machine) -> Finding:
     if machine.workdir is None:
         return not_applicable(_NO_WORKDIR)
     directory = _checkpoints_place(machine.workdir)
-    state = machine.experiment["state"] if _knows_state(machine) else {"num_bytes": 0, "num_checkpoints": 0}
+    state = configured.state(machine)
     present = _bytes_below(machine.workdir / "checkpoints")
     return judge_space(shutil.disk_usage(directory).free, present, state["num_bytes"], state["num_checkpoints"])
 
@@ -158,10 +158,6 @@ def _checkpoints_place(workdir: Path) -> Path:
     """The directory that checkpoints are written below, which may be a mount of its own."""
     place = nearest(workdir / "checkpoints")
     return place if place.is_dir() else place.parent
-
-
-def _knows_state(machine: Machine) -> bool:
-    return machine.has_config and "import" in machine.jax and "state" in machine.experiment
 
 
 def _bytes_below(directory: Path) -> int:
