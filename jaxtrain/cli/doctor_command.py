@@ -17,7 +17,7 @@ secrets, coordinator, and room for its checkpoints. Prints a row for each: ok, w
 what to do. Exit code 5 if any fails, else 0.
 
 --json also writes {"healthy": bool, "findings": [{"check", "status", "found", "advice"}]}. --max_secs=S gives no check
-more than S seconds; by itself each has its own limit, 15 to 305."""
+more than S seconds; by itself each has its own limit, 15 to 300."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -14,11 +14,11 @@ from jaxtrain.doctor import (
 )
 from jaxtrain.doctor.check import Check, make
 from jaxtrain.doctor.finding import FAIL, Finding
-from jaxtrain.doctor.machine import DEVICES_SECS, EXPERIMENT_SECS, IMPORT_SECS, Machine
+from jaxtrain.doctor.machine import CONFIG_SECS, DEVICES_SECS, EXPERIMENT_SECS, Machine
 
 __all__ = ["CHECKS", "FAIL", "Check", "Finding", "Machine", "examine"]
 
-_QUICK_SECS, _SMI_SECS, _GRACE_SECS = 15.0, 45.0, 5.0
+_QUICK_SECS, _SMI_SECS = 15.0, 45.0
 
 # In the order of the table: what is below may need what is above.
 CHECKS = (
@@ -32,13 +32,13 @@ CHECKS = (
     Check("library path", _QUICK_SECS, surroundings.check_library_path),
     Check("variables", _SMI_SECS, surroundings.check_variables),
     Check("nccl", _QUICK_SECS, surroundings.check_nccl),
-    Check("jax", DEVICES_SECS + _GRACE_SECS, devices.check_jax),
+    Check("jax", DEVICES_SECS, devices.check_jax),
     Check("devices", _SMI_SECS, devices.check_devices),
-    Check("bandwidth", DEVICES_SECS + _GRACE_SECS, devices.check_bandwidth),
-    Check("config", IMPORT_SECS + _GRACE_SECS, configured.check_config),
+    Check("bandwidth", DEVICES_SECS, devices.check_bandwidth),
+    Check("config", CONFIG_SECS, configured.check_config),
     Check("secrets", _QUICK_SECS, configured.check_secrets),
     Check("coordinator", _QUICK_SECS, network.check_coordinator),
-    Check("experiment", EXPERIMENT_SECS + _GRACE_SECS, configured.check_experiment),
+    Check("experiment", EXPERIMENT_SECS, configured.check_experiment),
     Check("data", _QUICK_SECS, configured.check_data),
     Check("workdir", _QUICK_SECS, storage.check_workdir),
     Check("disk speed", _SMI_SECS, storage.check_speed),

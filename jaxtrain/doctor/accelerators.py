@@ -91,10 +91,10 @@ def check_libraries(machine: Machine) -> Finding:
     if major is None:
         return not_applicable("no CUDA plugin of JAX")
     by_pip = {name: _version(f"nvidia-{name}-cu{major}") for name in LIBRARIES}
-    return judge_libraries(by_pip, nvidia.parse_libraries(machine.linker_cache))
+    return judge_libraries(by_pip, nvidia.parse_libraries(machine.linker_cache), major)
 
 
-def judge_libraries(by_pip: Mapping[str, str], by_system: Mapping[str, Mapping[str, str]]) -> Finding:
+def judge_libraries(by_pip: Mapping[str, str], by_system: Mapping[str, Mapping[str, str]], major: int = 12) -> Finding:
     """Judge the versions that pip has installed ("" for none) and those of the system."""
     found, missing = [], []
     for name, version in by_pip.items():
@@ -107,7 +107,7 @@ def judge_libraries(by_pip: Mapping[str, str], by_system: Mapping[str, Mapping[s
         else:
             missing.append(name)
     if missing:
-        advice = "pip install -U 'jax[cuda12]' brings them; 'jax[cuda12-local]' takes those of the system."
+        advice = f"pip install -U 'jax[cuda{major}]' brings them; 'jax[cuda{major}-local]' takes those of the system."
         return fail(f"{' and '.join(missing)} found neither by pip nor by ldconfig", advice)
     return ok(", ".join(found))
 

@@ -8,6 +8,8 @@ from jaxtrain.doctor.finding import Finding, fail
 from jaxtrain.doctor.machine import Machine
 from jaxtrain.redact import redact
 
+_GRACE_SECS = 3.0  # in which what was waited for inside is killed, and told
+
 
 @dataclasses.dataclass(frozen=True)
 class Check:
@@ -30,7 +32,7 @@ def make(check: Check, machine: Machine) -> Finding:
             result.append(fail(f"the check itself failed: {text}", "See what it names; the other rows still hold."))
 
     thread = threading.Thread(target=look, name=f"check {check.name}", daemon=True)
-    secs = machine.at_most(check.secs)
+    secs = machine.at_most(check.secs) + _GRACE_SECS
     thread.start()
     thread.join(secs)
     found = result[0] if result else fail(f"no answer within {secs:g} s", "Something that it asks is hanging.")

@@ -60,11 +60,11 @@ def judge_fit(requirements: Iterable[str], read: Read, plugins: Iterable[str]) -
         if found and jax and found[0] != jax[0]:
             wrong.append(f"{name} is {found[0]} and jax {jax[0]}")
     if wrong:
-        advice = "Install versions that belong together: pip install -U 'jax[cuda12]' moves jax, jaxlib and plugins."
+        advice = f"Install versions that belong together: {_command(plugins)} moves jax, jaxlib and plugins."
         return fail("; ".join(dict.fromkeys(wrong)), advice if plugins else "Install again: pip install -e .")
     optional = [told for name in plugins for _, told in _below_plugin(name, read)]
     if optional:
-        return warn("; ".join(optional), "pip install -U 'jax[cuda12]' brings the CUDA libraries that fit.")
+        return warn("; ".join(optional), f"{_command(plugins)} brings the CUDA libraries that fit.")
     return ok("; ".join(f"{name} {(read(name) or ('',))[0]}" for name in plugins) or "all requirements are met")
 
 
@@ -136,6 +136,12 @@ def _plugins() -> list[str]:
     """Give the names of the installed packages with JAX's code for GPUs."""
     names = {str(found.metadata["Name"] or "") for found in importlib.metadata.distributions()}
     return sorted(_plain(name) for name in names if re.fullmatch(r"jax-(cuda|rocm)\d+-(plugin|pjrt)", _plain(name)))
+
+
+def _command(plugins: list[str]) -> str:
+    """The command that installs the newest of what goes with these plugins."""
+    extra = next((match[0] for name in plugins if (match := re.search(r"(cuda|rocm)\d+", name))), "cuda12")
+    return f"pip install -U 'jax[{extra}]'"
 
 
 def _plain(name: str) -> str:

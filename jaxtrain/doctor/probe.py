@@ -4,8 +4,11 @@ Each fact is told as soon as it is known, as one line of JSON behind a mark, so 
 known too. JAX is imported inside the functions: that is one of the things that may fail.
 """
 
+import ctypes
 import json
 import os
+import re
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +18,10 @@ from typing import Any
 from jaxtrain.doctor.programs import MARK
 from jaxtrain.redact import is_reference, redact
 
+_QUOTED = re.compile(r"""["']env:([A-Za-z_][A-Za-z0-9_]*)["']""")
 _LONGEST = 4000  # characters of a message
 _NUM_TIMES = 5
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def tell(of: str, **facts: Any) -> None:
@@ -166,18 +171,17 @@ def _references(config: Any) -> Iterator[tuple[str, str]]:
     """Every (variable, key) of a config that refers to a secret."""
     from jaxtrain.config import flatten, to_dict
 
-    def walk(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    waiting = list(flatten(to_dict(config)))
+    while waiting:
+        key, value = waiting.pop()
         if is_reference(value):
             yield value.removeprefix("env:"), key
-        for item in value if isinstance(value, list | tuple) else ():
-            yield from flatten_item(key, item)
-
-    def flatten_item(key: str, item: Any) -> Iterator[tuple[str, str]]:
-        for inner, value in flatten(item, f"{key}.") if isinstance(item, Mapping) else [(key, item)]:
-            yield from walk(inner, value)
-
-    for key, value in flatten(to_dict(config)):
-        yield from walk(key, value)
+        elif isinstance(value, str):  # the text of a flag, which is a dict or a list once its type is known
+            yield from ((name, key) for name in _QUOTED.findall(value))
+        elif isinstance(value, Mapping):
+            waiting += flatten(value, f"{key}.")
+        elif isinstance(value, list):
+            waiting += [(key, item) for item in value]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -201,6 +205,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    if sys.platform == "linux":  # end with the parent, however that ends
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     code = main(sys.argv[1:])
     sys.stdout.flush()
     os._exit(code)  # threads of a data source or of a driver may not end

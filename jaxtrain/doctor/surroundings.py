@@ -13,7 +13,7 @@ from jaxtrain.doctor import packages
 from jaxtrain.doctor.finding import Finding, fail, not_applicable, ok, warn
 from jaxtrain.doctor.machine import Machine
 
-_CUDA_LIBRARY = re.compile(r"lib(cuda|cudart|cublas\w*|cudnn\w*|cufft|cusolver|cusparse|nccl|nvrtc|nvJitLink)\.so")
+_CUDA_LIBRARY = re.compile(r"lib(cudart|cublas\w*|cudnn\w*|cufft|cusolver|cusparse|nccl|nvrtc|nvJitLink)\.so")
 # Variables that slow a run down or change what it does: (name, the value that does, why).
 HARMFUL: tuple[tuple[str, Callable[[str], bool], str], ...] = (
     ("JAX_DISABLE_JIT", lambda value: _is_true(value), "nothing is compiled"),
@@ -70,7 +70,9 @@ def check_variables(machine: Machine) -> Finding:
 def judge_variables(environ: Mapping[str, str], *, num_gpus: int) -> Finding:
     """Name what is set, and what of it hurts."""
     wrong = [
-        f"{name}={environ[name]}: {why}" for name, hurts, why in HARMFUL if name in environ and hurts(environ[name])
+        f"{name}={environ[name]}: {why}"
+        for name, hurts, why in HARMFUL
+        if name in environ and hurts(environ[name]) and (num_gpus or name.startswith("JAX_"))
     ]
     platforms = environ.get("JAX_PLATFORMS", "")
     if num_gpus and platforms.split(",")[0] == "cpu":

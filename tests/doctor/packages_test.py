@@ -71,6 +71,11 @@ def test_what_does_not_fit_is_named(read, status, words):
     assert (found.status, words in found.found) == (status, True), found
 
 
+def test_the_advice_is_for_the_cuda_that_is_installed():
+    newer = {"jax": ("0.10.2", []), "jax-cuda13-plugin": ("0.10.1", [])}
+    assert "pip install -U 'jax[cuda13]'" in packages.judge_fit(["jax"], newer.get, ["jax-cuda13-plugin"]).advice
+
+
 def test_packages_that_need_each_other_come_to_an_end():
     circle = {"a": ("1", ["b"]), "b": ("1", ["a>2"])}
     assert packages.judge_fit(["a"], circle.get, []).found == "a is 1, needs >2 by b"

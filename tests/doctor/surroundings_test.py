@@ -13,6 +13,7 @@ def library_path(tmp_path):
     for name in ("libcudnn.so.8", "libcudart.so.11.0", "libcublasLt.so.11", "libm.so.6"):
         (tmp_path / "cuda" / name).touch()
     (tmp_path / "mine" / "libcudgel.so").touch()
+    (tmp_path / "mine" / "libcuda.so.1").touch()  # of the driver, which pip does not install
     return tmp_path
 
 
@@ -53,6 +54,7 @@ def test_variables_that_hurt(environ, num_gpus, words):
         ({}, 8),
         ({"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}, 0),
         ({"JAX_PLATFORMS": "cuda,cpu"}, 8),
+        ({"CUDA_VISIBLE_DEVICES": "", "CUDA_LAUNCH_BLOCKING": "1"}, 0),
         ({"JAX_DISABLE_JIT": "0", "CUDA_LAUNCH_BLOCKING": "0", "CUDA_VISIBLE_DEVICES": "0,1"}, 2),
     ],
 )

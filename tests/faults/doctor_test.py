@@ -1,7 +1,9 @@
 """`doctor` finds the faults that a run would end with, before it begins."""
 
 import json
+import signal
 
+import psutil
 import pytest
 
 from tests import mounts
@@ -106,6 +108,19 @@ def test_a_jax_that_is_broken_still_gives_a_table(cli, here, code, told):
     assert (table["config"]["status"], table["secrets"]["status"], table["workdir"]["status"]) == ("ok", "ok", "ok")
     for name in ("devices", "experiment", "data"):
         assert table[name]["status"] == "n/a"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_doctor_that_is_stopped(cli, here, signum):
+    (here / "jax").mkdir()
+    (here / "jax/__init__.py").write_text("import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)")
+    run = cli.start("doctor")
+    run.wait_for(lambda: (here / "pid").exists() and (here / "pid").read_text())
+    child = psutil.Process(int((here / "pid").read_text()))
+    run.send(signum)
+    assert run.finish(20).returncode == (130 if signum == signal.SIGINT else -signum)
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_config_file_that_hangs(cli, here):
