@@ -63,7 +63,7 @@ def enable_cache(setting: str) -> None:
         return
     if setting == "auto" and jax.config.values["jax_compilation_cache_dir"]:
         return
-    directory = compile_cache.default_directory() if setting == "auto" else Path(setting).expanduser()
+    directory = compile_cache.default_directory() if setting == "auto" else Path(setting).expanduser().absolute()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         trouble = compile_cache.refusal(directory)

@@ -97,6 +97,12 @@ def test_programs_are_kept_however_short_their_compilation(tmp_path, cache):
     assert [path.name for path in (tmp_path / "programs").iterdir() if "lambda" in path.name]
 
 
+def test_a_relative_directory_stays_where_it_is(cache, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    enable_cache("programs")
+    assert cache() == str(tmp_path / "programs")
+
+
 def test_auto_leaves_alone_what_the_environment_has_set_up_and_nowhere_does_not(tmp_path, cache):
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
     enable_cache("auto")
