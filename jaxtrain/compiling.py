@@ -1,13 +1,14 @@
 """Compilation ahead of time, and the cache that spares it on the next start."""
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
+
+from jaxtrain import compile_cache
 
 _logger = logging.getLogger(__name__)
 
@@ -51,12 +52,6 @@ def compiler_options(platform: str, deterministic: bool, autotune_dir: str) -> d
     return options
 
 
-def default_cache_dir() -> Path:
-    """This user's own directory: a compile cache is code, and code of others is not run."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "jaxtrain" / "compile"
-
-
 def enable_cache(setting: str) -> None:
     """Keep compiled programs as `compile_cache` says: "auto", "" for nowhere, or a directory (made with mode 0700).
 
@@ -68,18 +63,14 @@ def enable_cache(setting: str) -> None:
         return
     if setting == "auto" and jax.config.values["jax_compilation_cache_dir"]:
         return
-    directory = default_cache_dir() if setting == "auto" else Path(setting).expanduser()
+    directory = compile_cache.default_directory() if setting == "auto" else Path(setting).expanduser().absolute()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not os.access(directory, os.W_OK | os.X_OK):
-            raise PermissionError(13, "Permission denied", str(directory))
-        found = directory.stat()
-        if found.st_uid != os.getuid():
-            raise PermissionError(1, "it belongs to another user", str(directory))
-        if found.st_mode & 0o022:
-            raise PermissionError(1, "other users may write to it, so chmod go-w it or name another", str(directory))
+        trouble = compile_cache.refusal(directory)
     except OSError as error:
-        _logger.warning("compile cache %s not used: %s", directory, error.strerror)
+        trouble = error.strerror
+    if trouble is not None:
+        _logger.warning("compile cache %s not used: %s", directory, trouble)
         return
     _keep_in(directory)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -242,7 +242,8 @@ CLASSES = [value for value in vars(schema).values() if inspect.isclass(value) an
 SOURCES = {
     path: path.read_text()
     for path in sorted(Path(jaxtrain.__file__).parent.rglob("*.py"))
-    if "config" not in path.relative_to(Path(jaxtrain.__file__).parent).parts
+    # The schema itself, and what only looks at a run.
+    if not {"config", "doctor"}.intersection(path.relative_to(Path(jaxtrain.__file__).parent).parts)
 }
 
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from jaxtrain.compiling import compile_ahead, compiler_options, default_cache_dir, enable_cache
+from jaxtrain.compile_cache import default_directory
+from jaxtrain.compiling import compile_ahead, compiler_options, enable_cache
 from tests.mounts import read_only
 
 SETTINGS = (
@@ -81,19 +82,25 @@ def test_other_platforms_need_no_options():
 
 def test_the_cache_is_the_users_own(tmp_path, monkeypatch, cache):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert default_cache_dir() == tmp_path / "cache" / "jaxtrain" / "compile"
+    assert default_directory() == tmp_path / "cache" / "jaxtrain" / "compile"
     enable_cache("auto")
-    assert cache() == str(default_cache_dir())
-    assert stat.S_IMODE(os.stat(default_cache_dir()).st_mode) == 0o700
+    assert cache() == str(default_directory())
+    assert stat.S_IMODE(os.stat(default_directory()).st_mode) == 0o700
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_cache_dir() == tmp_path / ".cache" / "jaxtrain" / "compile"
+    assert default_directory() == tmp_path / ".cache" / "jaxtrain" / "compile"
 
 
 def test_programs_are_kept_however_short_their_compilation(tmp_path, cache):
     enable_cache(str(tmp_path / "programs"))
     compile_ahead(lambda x: x * 1.2345, jax.ShapeDtypeStruct((7,), jnp.float32))
     assert [path.name for path in (tmp_path / "programs").iterdir() if "lambda" in path.name]
+
+
+def test_a_relative_directory_stays_where_it_is(cache, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    enable_cache("programs")
+    assert cache() == str(tmp_path / "programs")
 
 
 def test_auto_leaves_alone_what_the_environment_has_set_up_and_nowhere_does_not(tmp_path, cache):

@@ -15,7 +15,19 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "jaxtrain"
 # A module imports only from its own floor and those below it.
 FLOORS = (
-    {"typing", "duration", "pace", "timeline", "errors", "redact", "files", "compat", "metrics", "config"},
+    {
+        "typing",
+        "duration",
+        "pace",
+        "timeline",
+        "errors",
+        "redact",
+        "files",
+        "compile_cache",
+        "compat",
+        "metrics",
+        "config",
+    },
     {
         "models",
         "data",
@@ -39,7 +51,15 @@ FLOORS = (
     {"plan", "drill", "replay", "verify", "doctor", "launch", "runs"},
     {"cli", "__main__", ""},  # "" is the package itself, whose names are loaded when they are asked for
 )
-WITHOUT_JAX = {"config", "duration", "errors", "redact", "preemption"}  # used before JAX may be imported
+WITHOUT_JAX = {
+    "compile_cache",
+    "config",
+    "doctor",
+    "duration",
+    "errors",
+    "redact",
+    "preemption",
+}  # used before JAX may be imported
 JAX_FAMILY = ("jax", "jaxlib", "flax", "optax", "orbax", "grain")
 IMPORT_NAMES = {
     "absl-py": "absl",

@@ -15,6 +15,7 @@ COMMANDS = {
     "evaluate": ("jaxtrain.cli.evaluate_command", "run the evaluations of a run on one of its checkpoints"),
     "generate": ("jaxtrain.cli.generate_command", "continue prompts with a run's language model"),
     "export": ("jaxtrain.cli.export_command", "write a checkpoint's parameters as safetensors, and its config"),
+    "doctor": ("jaxtrain.cli.doctor_command", "say whether this machine is fit for a run"),
     "config": ("jaxtrain.cli.config_command", "print the resolved config and where each value comes from"),
 }
 

@@ -43,7 +43,7 @@ def read(argv: Sequence[str], switches: Sequence[str] = (), values: Sequence[str
     the config and to the workdir. Raises ConfigError or WorkdirError.
     """
     argument, changes, rest = split_argv(argv)
-    taken, rest = _take(rest, ["--workdir", *values])
+    taken, rest = take(rest, ["--workdir", *values])
     workdir = Path(taken.pop("--workdir")[-1]) if "--workdir" in taken else None
     given = frozenset(rest) & frozenset(switches)
     problems = unknown_flags([flag for flag in rest if flag not in given], ["--workdir", *values, *switches])
@@ -60,8 +60,8 @@ def read(argv: Sequence[str], switches: Sequence[str] = (), values: Sequence[str
     return Arguments(dataclasses.replace(draft, problems=(*draft.problems, *problems)), workdir, given, taken)
 
 
-def _take(rest: Sequence[str], names: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Take `--name=value` and `--name value` of these names out of the arguments."""
+def take(rest: Sequence[str], names: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Take `--name=value` and `--name value` of these names out of the arguments; gives (values, the others)."""
     taken: dict[str, list[str]] = {}
     others = []
     waiting = iter(rest)
