@@ -53,27 +53,27 @@ class Service:
         self._is_over = False
         self._socket = socket.create_server((host, port), backlog=1024)
         self.port = self._socket.getsockname()[1]
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="crew-service", daemon=True)
+        self._has_started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="crew-service", daemon=True)
         self._thread.start()
+        self._has_started.wait()
 
     def close(self, wait_secs: float = 0.0) -> None:
         """End the service, once all others have gone or after `wait_secs`."""
         deadline = time.monotonic() + wait_secs
         while time.monotonic() < deadline and any(number for number in self._members):
             time.sleep(0.02)
-        if self._loop.is_running():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join(2.0)
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        server = asyncio.start_server(self._serve, sock=self._socket, limit=MAX_LINE)
-        self._loop.run_until_complete(server)
-        watch = self._loop.create_task(self._watch())
-        self._loop.run_forever()
+    async def _run(self) -> None:
+        self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._serve, sock=self._socket, limit=MAX_LINE)
+        watch = asyncio.create_task(self._watch())
+        self._has_started.set()
+        await self._ending.wait()
         watch.cancel()
-        self._socket.close()
+        server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         index = -1
@@ -85,8 +85,8 @@ class Service:
             while (message := await _read(reader)) is not None:
                 self._members[index].heard = time.monotonic()
                 self._take(index, message)
-        except (OSError, ValueError):  # the connection broke, or something else talks to this port
-            pass
+        except (OSError, ValueError, KeyError, TypeError):  # it broke, or something else talks to this port
+            writer.close()
         if index in self._members and self._members[index].writer is writer:
             self._gone(index, "its connection ended")
 

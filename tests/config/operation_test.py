@@ -14,6 +14,10 @@ BASE = {"duration": "10 steps", "task": {"type": "a:B"}, "data": {"type": "c:D"}
         ("log", "every", "10 stesp", "10 steps"),
         ("profile", "steps", "10:9", "10:11"),
         ("preemption", "grace_secs", -1.0, "0"),
+        ("distributed", "coordinator", "http://node0/x", "node0:8476"),
+        ("distributed", "coordinator", "node0:99999", "node0:8476"),
+        ("distributed", "heartbeat_timeout_secs", 0.0, "1"),
+        ("distributed", "mode", "auot", "auto"),
     ],
 )
 def test_a_wrong_value_is_told_with_its_key_and_a_right_one(group, key, value, nearest):

@@ -161,3 +161,22 @@ def test_no_secret_reaches_a_file(tmp_path, monkeypatch):
     for path in workdir.path.rglob("*"):
         if path.is_file():
             assert secret.encode() not in path.read_bytes()
+
+
+def test_only_the_first_of_several_processes_writes_what_they_share(tmp_path):
+    first = Workdir(tmp_path / "w", num_processes=2)
+    first.lock()
+    second = Workdir(tmp_path / "w", create=False, process=1, num_processes=2)
+    assert second.holder() == first.run_id
+    for workdir in (second, first):
+        workdir.write_config({"written by": workdir.is_first})
+        workdir.append_manifest({"written by": workdir.is_first})
+        workdir.write_status("running", 3)
+    assert first.read_config() == {"written by": True}
+    assert first.read_manifest() == [{"written by": True}]
+    paths = [tmp_path / "w" / "status.json", *sorted((tmp_path / "w" / "status").iterdir())]
+    statuses = [json.loads(path.read_text()) for path in paths]
+    assert [status["run_id"] for status in statuses] == [first.run_id, first.run_id, second.run_id]
+    first.release()
+    assert second.holder() == ""
+    second.release()

@@ -192,3 +192,23 @@ def test_the_lines_of_one_split_are_those_and_no_others_that_mention_it(tmp_path
     found = list(read_lines(tmp_path / "metrics.jsonl", "validation"))
     assert [(line["split"], line["step"]) for line in found] == [("validation", 1), ("validation", 2)]
     assert found[0]["loss"] == 2.0
+
+
+def test_without_writing_it_keeps_account_of_the_same_lines(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    other = MetricsFile(path, writes=False)  # before there is a file
+    assert not other.has("train", 1)
+    writer = MetricsFile(path)
+    for step in (1, 2, 3):
+        writer.write(step, "train", {"loss": 1.0}, 0.0)
+    writer.close()
+    before = path.read_bytes()
+    other = MetricsFile(path, writes=False)
+    other.cut_after(2)
+    assert [other.has("train", step) for step in (1, 2, 3)] == [True, True, False]
+    assert other.write(3, "train", {"loss": 2.0}, 0.0)
+    assert not other.write(3, "train", {"loss": 2.0}, 0.0)
+    assert (other.has("train", 3), other.unwritten) == (True, ())
+    other.flush()
+    other.close()
+    assert path.read_bytes() == before
