@@ -12,6 +12,7 @@ from jaxtrain.redact import redact
 # Subcommand -> the module with its `main(argv) -> exit code`, and what it does.
 COMMANDS = {
     "train": ("jaxtrain.cli.train_command", "train or resume a run (the default)"),
+    "launch": ("jaxtrain.cli.launch_command", "train with several processes of this machine"),
     "evaluate": ("jaxtrain.cli.evaluate_command", "run the evaluations of a run on one of its checkpoints"),
     "generate": ("jaxtrain.cli.generate_command", "continue prompts with a run's language model"),
     "export": ("jaxtrain.cli.export_command", "write a checkpoint's parameters as safetensors, and its config"),
