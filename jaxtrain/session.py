@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxtrain.config import Config, to_dict
-from jaxtrain.distributed import Alone
+from jaxtrain.distributed.alone import Alone
 from jaxtrain.errors import EXIT_ERROR, NonFiniteError, StoppedError, WorkdirError
 from jaxtrain.preemption import Signals
 from jaxtrain.workdir import Workdir, setup_logging

@@ -12,13 +12,15 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from jaxtrain import compiling, distributed, init_from, profiling, resume, session, sharding
+from jaxtrain import compiling, init_from, profiling, resume, session, sharding
 from jaxtrain.assembly import assemble
 from jaxtrain.callbacks import Callbacks
 from jaxtrain.check import checked
 from jaxtrain.checkpoint import Checkpoints
 from jaxtrain.config import parse
 from jaxtrain.data.prefetch import DevicePrefetch
+from jaxtrain.distributed.agreement import require_same
+from jaxtrain.distributed.join import joined
 from jaxtrain.evaluate import Evaluation, Evaluator
 from jaxtrain.experiment import Experiment
 from jaxtrain.nonfinite import raise_if_halted
@@ -54,7 +56,7 @@ def train(
     timeline.mark("starting Python")
     parsed = parse(config)
     with contextlib.ExitStack() as stack:
-        crew = stack.enter_context(distributed.joined(parsed.config, workdir))
+        crew = stack.enter_context(joined(parsed.config, workdir))
         config = checked(parsed)
         here = stack.enter_context(session.opened(config, workdir, signals, crew))
         stack.enter_context(profiling.explained_exhaustion(here.workdir.path / "profile", config))
@@ -67,7 +69,7 @@ def train(
                 _logger.warning("--fresh: what the workdir held is now in %s", aside)
         checkpoints = stack.enter_context(contextlib.closing(experiment.open_checkpoints(here.workdir)))
         launch = resume.describe_launch(experiment)
-        distributed.require_same(crew, "launch", launch, resume.SAME_IN_ALL_PROCESSES)
+        require_same(crew, "launch", launch, resume.SAME_IN_ALL_PROCESSES)
         start = resume.start_from(crew.from_first("the start", lambda: resume.newest(checkpoints)))
         allow = allow_drift or not start.step
         crew.from_first("drift", lambda: resume.refuse_drift(here.workdir, config, launch, allow))

@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
 
     given = arguments.read(argv, switches=("--fresh", "--allow_drift", *MODES))
 
-    from jaxtrain import distributed  # these take seconds to import, so a misspelled flag is told before
+    from jaxtrain.distributed import join  # these take seconds to import, so a misspelled flag is told before
     from jaxtrain.train import train
 
     try:
@@ -43,5 +43,5 @@ def main(argv: Sequence[str]) -> int:
             signals=signals,
         )
     finally:
-        distributed.leave()
+        join.leave()
     return EXIT_OK if result.status == "finished" else EXIT_RESUMABLE

@@ -1,7 +1,4 @@
-"""The processes of a run: how they find each other and what they agree on."""
+"""The processes of a run: how they find each other (detect, join) and what they agree on (crew, agreement).
 
-from jaxtrain.distributed.agreement import require_same
-from jaxtrain.distributed.crew import Alone, Crew, Stop
-from jaxtrain.distributed.join import join, joined, leave
-
-__all__ = ["Alone", "Crew", "Stop", "join", "joined", "leave", "require_same"]
+`detect` needs no JAX, so that it can be asked where JAX does not work.
+"""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxtrain.distributed.crew import Alone
+from jaxtrain.distributed.alone import Alone
 from jaxtrain.errors import RefusedError
 
 _MAX_TOLD = 8

@@ -52,8 +52,17 @@ def decide(distributed: schema.Distributed, environ: Mapping[str, str] | None = 
 def _with_coordinator(found: Decision, given: str, environ: Mapping[str, str]) -> Decision:
     address = given or found.coordinator
     if not address:
-        allowed = f"{found.by} does not say where process 0 is reached"
-        raise ConfigError([Problem("distributed.coordinator", '""', allowed, 'Give "host:port", the same to all.')])
+        allowed = f"what started this ({found.by}) does not say where process 0 is reached"
+        raise ConfigError(
+            [
+                Problem(
+                    "distributed.coordinator",
+                    '""',
+                    allowed,
+                    'Give "host:port", the same to all, or set JAXTRAIN_COORDINATOR.',
+                )
+            ]
+        )
     host, port = split_address(address)
     num_nodes = _num_nodes(environ)
     if host in LOOPBACK and num_nodes > 1:

@@ -13,7 +13,8 @@ import jax
 from jaxtrain.config import Config, schema, to_dict
 from jaxtrain.distributed import detect
 from jaxtrain.distributed.agreement import require_same
-from jaxtrain.distributed.crew import Alone, Crew
+from jaxtrain.distributed.alone import Alone
+from jaxtrain.distributed.crew import Crew
 from jaxtrain.distributed.detect import Decision
 from jaxtrain.distributed.devices import choose_devices
 from jaxtrain.distributed.service import TELL_SECS, Service

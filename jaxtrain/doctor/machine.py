@@ -1,5 +1,6 @@
 """What the checks look at: the machine and the run that is meant for it, each fact asked for once."""
 
+import dataclasses
 import functools
 import os
 import shutil
@@ -7,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxtrain.doctor import cluster, nvidia, programs
+from jaxtrain.config.schema import Distributed
+from jaxtrain.distributed import detect
+from jaxtrain.doctor import nvidia, programs
 from jaxtrain.doctor.programs import Ended, Reply
+from jaxtrain.errors import RefusedError
 
 IMPORT_SECS, DEVICES_SECS, CONFIG_SECS, EXPERIMENT_SECS, SMI_SECS = 60.0, 120.0, 60.0, 300.0, 20.0
 
@@ -65,8 +69,11 @@ class Machine:
 
     @functools.cached_property
     def cluster(self) -> Mapping[str, Any]:
-        """num_processes, index, coordinator and by, or only "trouble" (cluster.py)."""
-        return cluster.decide(self.environ)
+        """num_processes, index, coordinator and by, or only "trouble": what contradicts itself."""
+        try:
+            return dataclasses.asdict(detect.decide(Distributed(**self.setting("distributed", {})), self.environ))
+        except RefusedError as error:
+            return {"trouble": str(error)}
 
     def setting(self, name: str, default: Any) -> Any:
         """Give one of the config's settings, or the default where there is no config that can be read."""

@@ -5,6 +5,7 @@ known too. JAX is imported inside the functions: that is one of the things that 
 """
 
 import ctypes
+import dataclasses
 import json
 import os
 import re
@@ -94,6 +95,7 @@ def settings(argv: Sequence[str]) -> None:
         secrets=sorted(set(_references(config))),
         compile_cache=config.compile_cache,
         num_workers=config.data.num_workers,
+        distributed=dataclasses.asdict(config.distributed),
     )
 
 
@@ -101,8 +103,6 @@ def experiment(argv: Sequence[str]) -> None:
     """Build what the config describes, say how large its checkpoints are, and read examples."""
     num_processes = int(argv[0].removeprefix("--num_processes="))
     config, _ = _parsed(argv[1:])
-    import dataclasses
-
     import jax
 
     from jaxtrain.assembly import assemble

@@ -60,7 +60,7 @@ def setup_logging(workdir: Workdir, process_index: int = 0) -> Callable[[], None
 def _take_over(handlers: Sequence[logging.Handler]) -> Callable[[], None]:
     """Let these alone handle what is logged, from INFO up. Returns the function that gives it back."""
     root = logging.getLogger()
-    old_level = root.level
+    old_level, before = root.level, list(root.handlers)
     plain = [handler for handler in root.handlers if type(handler) is logging.StreamHandler]
     for other in plain:
         root.removeHandler(other)
@@ -73,8 +73,8 @@ def _take_over(handlers: Sequence[logging.Handler]) -> Callable[[], None]:
         for handler in handlers:
             root.removeHandler(handler)
             handler.close()
-        for other in plain:
-            root.addHandler(other)
+        kept = [other for other in before if other in root.handlers or other in plain]
+        root.handlers[:] = [*kept, *(other for other in root.handlers if other not in kept)]
 
     return undo
 

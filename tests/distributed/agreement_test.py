@@ -1,7 +1,7 @@
 import pytest
 
 from jaxtrain.distributed.agreement import require_same
-from jaxtrain.distributed.crew import Alone
+from jaxtrain.distributed.alone import Alone
 from jaxtrain.errors import RefusedError
 from tests.distributed.groups import crews, together
 

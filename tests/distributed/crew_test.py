@@ -6,24 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxtrain.distributed.crew import Alone, Crew
+from jaxtrain.distributed.crew import Crew
 from jaxtrain.errors import ConfigError, DataError, JaxtrainError, StoppedError
 from tests.distributed.groups import crews, together
-
-
-def test_alone_agrees_with_itself():
-    alone = Alone()
-    assert alone.gather("x", 3) == [3]
-    assert alone.from_first("x", lambda: 5) == 5
-    assert alone.begin_turn(is_step=True)
-    assert not alone.should_stop(None, None)
-    assert alone.should_stop(None, "early")
-    assert not alone.is_interrupted
-    assert alone.should_stop("SIGTERM", "early")
-    assert alone.is_interrupted
-    assert alone.stop.reason == "SIGTERM"
-    alone.reset()
-    assert not alone.should_stop(None, None)
 
 
 def test_every_process_gets_the_values_of_all():
