@@ -74,6 +74,8 @@ class Service:
         await self._ending.wait()
         watch.cancel()
         server.close()
+        for member in self._members.values():
+            member.writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         index = -1
