@@ -3,13 +3,15 @@
 import functools
 import math
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxtrain.models.dense import Dense
 from jaxtrain.models.losses import cross_entropy
-from jaxtrain.models.transformer import NORMS, REMAT_POLICIES, Dense, Transformer
+from jaxtrain.models.transformer import NORMS, REMAT_POLICIES, Transformer
 from tests.models.jaxprs import count, equations
 
 BATCH, SEQ, VOCAB, EMBED, LAYERS = 8, 8, 32, 16, 2
@@ -30,7 +32,7 @@ jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_lev
 @functools.cache
 def _params(options):
     """Parameters of a usual size, without the time that compiling their initial values takes."""
-    shapes = jax.eval_shape(make(**dict(options)).init, jax.random.key(0), INPUTS)["params"]
+    shapes = nn.unbox(jax.eval_shape(make(**dict(options)).init, jax.random.key(0), INPUTS))["params"]
     rng = np.random.default_rng(0)
 
     def draw(path, leaf):
@@ -223,7 +225,7 @@ def test_gpt2_and_llama_have_the_published_number_of_parameters():
 def test_biases_are_in_every_dense_layer_but_the_head_start_at_zero_and_add_to_what_it_gives(activation):
     options = {"activation": activation, "tie_embeddings": False, "scan_layers": False}
     model = Transformer(VOCAB, 1, EMBED, heads=4, max_seq=SEQ, bias=True, **options)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), INPUTS)["params"]
+    shapes = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), INPUTS))["params"]
     dense = {**shapes["layers_0"]["attention"], **shapes["layers_0"]["mlp"]}
     assert len(dense) == 4 + (3 if activation == "swiglu" else 2)
     assert all(layer["bias"].shape == layer["kernel"].shape[1:] for layer in dense.values())
@@ -253,7 +255,7 @@ def test_a_tied_head_reads_the_embedding_and_an_untied_one_does_not():
 def test_default_mlp_sizes_give_both_activations_about_as_many_parameters():
     def size(activation):
         model = Transformer(VOCAB, 1, embed=768, heads=12, max_seq=SEQ, activation=activation)
-        variables = jax.eval_shape(model.init, jax.random.key(0), INPUTS)["params"]["layers"]["mlp"]
+        variables = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), INPUTS))["params"]["layers"]["mlp"]
         return variables["up"]["kernel"].shape[-1], sum(x.size for x in jax.tree.leaves(variables))
 
     assert size("gelu") == (4 * 768, 2 * 4 * 768**2)
@@ -262,7 +264,7 @@ def test_default_mlp_sizes_give_both_activations_about_as_many_parameters():
 
 def test_initial_values_have_the_stated_standard_deviations_and_are_about_as_good_as_a_guess():
     model = Transformer(512, num_layers=8, embed=64, heads=4, max_seq=SEQ, mlp=256, tie_embeddings=False)
-    params = jit(model.init)(jax.random.key(0), INPUTS)["params"]
+    params = nn.unbox(jit(model.init)(jax.random.key(0), INPUTS))["params"]
     layers = params["layers"]
     depth = math.sqrt(2 * 8)
     stated = [
