@@ -1,5 +1,7 @@
 """Small language models on meshes of eight simulated devices, trained as a run trains them."""
 
+from typing import Any
+
 import jax
 import numpy as np
 
@@ -20,7 +22,7 @@ MODELS = {
     "gpt2": LanguageModeling(
         Transformer(
             num_layers=1, norm="layernorm", position="learned", activation="gelu", bias=True, tie_embeddings=False,
-            scan_layers=False, remat="full", **SIZES,
+            scan_layers=False, remat="full", mlp=80, **SIZES,
         ),
         loss_chunks=2,
     ),
@@ -46,7 +48,7 @@ def experiment_of(mesh: dict[str, int], task: object = MODELS["llama"], **groups
     mask = np.arange(SEQ) < rng.integers(0, SEQ + 1, (4 * BATCH, 1))
     config.data.type = Arrays(arrays={"tokens": tokens, "mask": mask, "position": np.arange(4 * BATCH)})
     config.optimizer.type = "optax:sgd"
-    config.optimizer.learning_rate = 0.5
+    config.optimizer.learning_rate = 0.1
     config.optimizer.momentum = 0.9
     config.accumulation.microbatches = 2
     config.sharding.min_size = 0
@@ -59,8 +61,8 @@ def experiment_of(mesh: dict[str, int], task: object = MODELS["llama"], **groups
     return assemble(typed, devices=jax.devices()[:num_devices])
 
 
-def train(experiment: Experiment, num_steps: int = STEPS) -> tuple[list[float], list[np.ndarray], object]:
-    """Give the losses of the steps, which examples each one had, and the last state."""
+def train(experiment: Experiment, num_steps: int = STEPS) -> tuple[list[float], list[np.ndarray], Any, Any]:
+    """Give the losses of the steps, which examples each one had, the last state, and the last batch."""
     step, state, loader = experiment.compile_train_step(), experiment.init_state(), experiment.loader(0)
     losses, positions = [], []
     for _ in range(num_steps):
@@ -69,4 +71,4 @@ def train(experiment: Experiment, num_steps: int = STEPS) -> tuple[list[float], 
         state, metrics = step(state, batch)
         losses.append(float(metrics["loss"].compute()))
     loader.close()
-    return losses, positions, state
+    return losses, positions, state, batch

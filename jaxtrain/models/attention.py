@@ -103,7 +103,10 @@ def attend(
     seq_is_split = is_split("seq", query.shape[1])
     kernel, why = choose(implementation, default_target(), query.dtype, query.shape[-1], seq_is_split)
     announce(kernel, why)
-    query, key, value = (checkpoint_name(x, name) for x, name in zip((query, key, value), INPUT_NAMES, strict=True))
+    query, key, value = (
+        checkpoint_name(constrain(x, "batch", "seq", dim, None), name)
+        for x, dim, name in zip((query, key, value), ("heads", "kv_heads", "kv_heads"), INPUT_NAMES, strict=True)
+    )
     if kernel == "cudnn":
         key, value = (_beside(query, x) for x in (key, value))
         cudnn = functools.partial(jax.nn.dot_product_attention, is_causal=causal, implementation="cudnn")

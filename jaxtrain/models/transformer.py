@@ -198,7 +198,7 @@ class Attention(nn.Module):
     def __call__(self, x: jax.Array, angles: jax.Array | None, positions: jax.Array | None) -> jax.Array:
         def project(name: str, dim: str, heads: int) -> jax.Array:
             dense = Dense(heads * self.head_dim, bias=self.bias, names=("embed", dim), count=heads, name=name)
-            return constrain(dense(x).reshape(*x.shape[:2], heads, self.head_dim), "batch", "seq", dim, None)
+            return dense(x).reshape(*x.shape[:2], heads, self.head_dim)
 
         query = project("query", "heads", self.heads)
         key, value = (project(name, "kv_heads", self.kv_heads) for name in ("key", "value"))
