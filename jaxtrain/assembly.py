@@ -19,6 +19,7 @@ from jaxtrain.duration import every_of, steps_of
 from jaxtrain.errors import ConfigError, DataError, JaxtrainError, Problem
 from jaxtrain.evaluate import Evaluation, check_best_metric
 from jaxtrain.experiment import Experiment, make_init_of
+from jaxtrain.layout import make_layout
 from jaxtrain.optimizers import Optimizer, make_optimizer
 from jaxtrain.step import TrainState, eval_params
 
@@ -116,7 +117,8 @@ def _abstract_state(
     microbatch = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in abstract_batch.items()}
     abstract = _trace("task.type", config.task.type, microbatch, init, jax.random.key(config.seed), abstract_batch)
     optimizer.groups.check(abstract.params)
-    boxed, _ = jax.eval_shape(task.init, jax.random.key(config.seed), microbatch)
+    traced_init = make_layout(mesh, config.sharding).traced(task.init)
+    boxed, _ = jax.eval_shape(traced_init, jax.random.key(config.seed), microbatch)
     named = partitioning.annotations(boxed)
     shardings = partitioning.state_shardings(mesh, abstract, optimizer.transformation, config.sharding, named)
     placed = partitioning.place_params(mesh, abstract.params, config.sharding, named)

@@ -74,7 +74,7 @@ def train(config: Mesh, devices: list[Any], task: Any, engine: str) -> tuple[np.
     first = place(batches()[0])
     abstract = jax.eval_shape(init, jax.random.key(0), first)
     named = partitioning.annotations(
-        jax.eval_shape(task.init, jax.random.key(0), jax.tree.map(lambda x: x[0], first))[0]
+        jax.eval_shape(layout.traced(task.init), jax.random.key(0), jax.tree.map(lambda x: x[0], first))[0]
     )
     shardings = partitioning.state_shardings(mesh, abstract, OPTIMIZER, options, named)
     step = compile_ahead(

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,7 +27,7 @@ jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_lev
 def made(**options):
     """A model, and parameters that give it decided opinions."""
     model = Transformer(VOCAB, 2, 16, heads=4, max_seq=MAX_SEQ, **options)
-    shapes = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 4), np.int32)))["params"]
+    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 4), np.int32))["params"]
     rng = np.random.default_rng(0)
     return model, jax.tree.map(lambda x: (rng.normal(size=x.shape) * 16**-0.5).astype(np.float32), shapes)
 

@@ -61,8 +61,8 @@ def experiment_of(mesh: dict[str, int], task: object = MODELS["llama"], **groups
     return assemble(typed, devices=jax.devices()[:num_devices])
 
 
-def train(experiment: Experiment, num_steps: int = STEPS) -> tuple[list[float], list[np.ndarray], Any, Any]:
-    """Give the losses of the steps, which examples each one had, the last state, and the last batch."""
+def train(experiment: Experiment, num_steps: int = STEPS) -> tuple[list[float], list[np.ndarray], Any]:
+    """Give the losses of the steps, which examples each one had, and the last state."""
     step, state, loader = experiment.compile_train_step(), experiment.init_state(), experiment.loader(0)
     losses, positions = [], []
     for _ in range(num_steps):
@@ -71,4 +71,4 @@ def train(experiment: Experiment, num_steps: int = STEPS) -> tuple[list[float], 
         state, metrics = step(state, batch)
         losses.append(float(metrics["loss"].compute()))
     loader.close()
-    return losses, positions, state, batch
+    return losses, positions, state

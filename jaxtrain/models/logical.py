@@ -1,6 +1,7 @@
 """Names for the dims of parameters and activations. A model gives them and knows no mesh.
 
-What they stand for is said by whoever trains the model (partitioning.py). Where nobody does, they mean nothing.
+What they stand for is said by whoever trains the model (layout.py). Where nobody does, they mean nothing: activations
+are as they are, and parameters plain arrays.
 """
 
 import contextlib
@@ -66,10 +67,14 @@ class Named(nn.LogicallyPartitioned):
 
 
 def named(init: Callable[..., Any], *names: str | None, **sizes: int) -> Callable[..., Any]:
-    """Give `init` with the dims of its result named, as `nn.with_logical_partitioning` does. sizes: see Named."""
+    """Give `init` with the dims of its result named, as by `nn.with_logical_partitioning`, while a layout is in force.
+
+    sizes: see Named.
+    """
 
     @functools.wraps(init)
-    def boxed(*args: Any, **kwargs: Any) -> Named:
-        return Named(init(*args, **kwargs), names, sizes=tuple(sizes.items()))
+    def boxed(*args: Any, **kwargs: Any) -> Any:
+        value = init(*args, **kwargs)
+        return value if in_force() is None or not any(names) else Named(value, names, sizes=tuple(sizes.items()))
 
-    return boxed if any(names) else init
+    return boxed

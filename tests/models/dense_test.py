@@ -12,6 +12,7 @@ from jaxtrain.sharding import make_mesh
 from tests.models.jaxprs import count
 
 X = np.random.default_rng(0).normal(size=(2, 4, 5)).astype(np.float32)
+LAYOUT = make_layout(make_mesh(Mesh(data=2, sequence=4)), Sharding())
 
 
 def test_a_bias_starts_at_zero_and_adds_to_what_the_layer_gives():
@@ -24,20 +25,20 @@ def test_a_bias_starts_at_zero_and_adds_to_what_the_layer_gives():
 
 
 def test_names_are_those_of_its_dims_and_change_no_value():
-    layer = Dense(4, bias=True, names=("embed", "kv_heads"), count=2)
-    boxes = layer.init(jax.random.key(0), X)["params"]
+    layer, bare = Dense(4, bias=True, names=("embed", "kv_heads"), count=2), Dense(4, bias=True)
+    with laid_out(LAYOUT):
+        boxes = layer.init(jax.random.key(0), X)["params"]
     assert (boxes["kernel"].names, boxes["bias"].names) == (("embed", "kv_heads"), ("kv_heads",))
     assert boxes["kernel"].sizes == boxes["bias"].sizes == (("kv_heads", 2),)
-    bare = Dense(4, bias=True).init(jax.random.key(0), X)["params"]
-    jax.tree.map(np.testing.assert_array_equal, nn.unbox(boxes), bare)
-    np.testing.assert_array_equal(layer.apply({"params": boxes}, X), layer.apply({"params": bare}, X))
+    for params in (nn.unbox(boxes), layer.init(jax.random.key(0), X)["params"]):
+        jax.tree.map(np.testing.assert_array_equal, params, bare.init(jax.random.key(0), X)["params"])
+    np.testing.assert_array_equal(layer.apply({"params": boxes}, X), bare.apply({"params": nn.unbox(boxes)}, X))
 
 
 def test_batch_and_seq_are_one_dim_of_the_product_unless_seq_is_split():
     layer = Dense(4)
     params = layer.init(jax.random.key(0), X)
-    split = make_layout(make_mesh(Mesh(data=2, sequence=4)), Sharding())
     assert count("reshape", lambda x: layer.apply(params, x), X) == 2
-    with laid_out(split):
+    with laid_out(LAYOUT):
         assert count("reshape", lambda x: layer.apply(params, x), X) == 0
         assert count("reshape", lambda x: layer.apply(params, x), X[:, :3]) == 2

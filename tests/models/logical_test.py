@@ -38,11 +38,16 @@ def test_a_layout_is_no_longer_in_force_after_an_error():
 
 
 def test_a_box_is_one_of_flax_and_a_scan_over_layers_names_the_dim_that_it_adds():
-    box = named(nn.initializers.ones_init(), "embed", "heads", heads=2)(jax.random.key(0), (4, 8))
-    assert isinstance(box, Named)
+    init = named(nn.initializers.ones_init(), "embed", "heads", heads=2)
+    with laid_out(Doubling()):
+        box = init(jax.random.key(0), (4, 8))
+        assert isinstance(named(init, None, None)(jax.random.key(0), (4, 8)), Named)  # by `init` alone
     assert isinstance(box, nn.LogicallyPartitioned)
     assert (box.names, box.sizes, box.unbox().shape) == (("embed", "heads"), (("heads", 2),), (4, 8))
     stacked = box.add_axis(0, {nn.PARTITION_NAME: "layers"})
     assert (stacked.names, stacked.sizes) == (("layers", "embed", "heads"), (("heads", 2),))
-    plain = nn.initializers.ones_init()
-    assert named(plain, None, None) is plain
+
+
+def test_without_a_layout_parameters_are_plain_arrays():
+    init = named(nn.initializers.ones_init(), "embed", "heads")
+    assert isinstance(init(jax.random.key(0), (4, 8)), jax.Array)

@@ -3,7 +3,6 @@
 import functools
 import math
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,7 +30,7 @@ jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_lev
 @functools.cache
 def _params(options):
     """Parameters of a usual size, without the time that compiling their initial values takes."""
-    shapes = nn.unbox(jax.eval_shape(make(**dict(options)).init, jax.random.key(0), INPUTS))["params"]
+    shapes = jax.eval_shape(make(**dict(options)).init, jax.random.key(0), INPUTS)["params"]
     rng = np.random.default_rng(0)
 
     def draw(path, leaf):
@@ -224,7 +223,7 @@ def test_gpt2_and_llama_have_the_published_number_of_parameters():
 def test_biases_are_in_every_dense_layer_but_the_head(activation):
     options = {"activation": activation, "tie_embeddings": False, "scan_layers": False}
     model = Transformer(VOCAB, 1, EMBED, heads=4, max_seq=SEQ, bias=True, **options)
-    shapes = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), INPUTS))["params"]
+    shapes = jax.eval_shape(model.init, jax.random.key(0), INPUTS)["params"]
     dense = {**shapes["layers_0"]["attention"], **shapes["layers_0"]["mlp"]}
     assert len(dense) == 4 + (3 if activation == "swiglu" else 2)
     assert all(layer["bias"].shape == layer["kernel"].shape[1:] for layer in dense.values())
@@ -248,7 +247,7 @@ def test_a_tied_head_reads_the_embedding_and_an_untied_one_does_not():
 def test_default_mlp_sizes_give_both_activations_about_as_many_parameters():
     def size(activation):
         model = Transformer(VOCAB, 1, embed=768, heads=12, max_seq=SEQ, activation=activation)
-        variables = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), INPUTS))["params"]["layers"]["mlp"]
+        variables = jax.eval_shape(model.init, jax.random.key(0), INPUTS)["params"]["layers"]["mlp"]
         return variables["up"]["kernel"].shape[-1], sum(x.size for x in jax.tree.leaves(variables))
 
     assert size("gelu") == (4 * 768, 2 * 4 * 768**2)
@@ -257,7 +256,7 @@ def test_default_mlp_sizes_give_both_activations_about_as_many_parameters():
 
 def test_initial_values_have_the_stated_standard_deviations_and_are_about_as_good_as_a_guess():
     model = Transformer(512, num_layers=8, embed=64, heads=4, max_seq=SEQ, mlp=256, tie_embeddings=False)
-    params = nn.unbox(jit(model.init)(jax.random.key(0), INPUTS))["params"]
+    params = jit(model.init)(jax.random.key(0), INPUTS)["params"]
     layers = params["layers"]
     depth = math.sqrt(2 * 8)
     stated = [

@@ -3,7 +3,6 @@
 import functools
 import math
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +22,7 @@ def make(**options):
 @functools.cache
 def params_of():
     """Parameters of a usual size; those that start at zero would hide what they multiply."""
-    shapes = nn.unbox(jax.eval_shape(make().init, jax.random.key(0), IMAGES))["params"]
+    shapes = jax.eval_shape(make().init, jax.random.key(0), IMAGES)["params"]
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda x: (rng.normal(size=x.shape) * EMBED**-0.5).astype(np.float32), shapes)
 
@@ -89,7 +88,7 @@ def test_scanned_layers_and_rematerialised_ones_give_the_same_logits():
 
 
 def test_a_new_model_guesses_evenly_and_has_the_initial_values_stated():
-    params = nn.unbox(jax.jit(make().init)(jax.random.key(0), IMAGES))["params"]
+    params = jax.jit(make().init)(jax.random.key(0), IMAGES)["params"]
     np.testing.assert_array_equal(params["head"]["kernel"], 0)
     np.testing.assert_array_equal(params["token"], 0)
     np.testing.assert_allclose(np.std(params["positions"]), EMBED**-0.5, rtol=0.2)
