@@ -3,12 +3,14 @@
 import functools
 import itertools
 import logging
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxtrain.config import Mesh, Sharding
 from jaxtrain.layout import make_layout
@@ -207,3 +209,16 @@ def test_split_over_heads_and_seq_it_gives_the_same_values_and_gradients(axes, k
     actual = jax.jit(jax.value_and_grad(layout.traced(total), argnums=(0, 1, 2)))(*inputs)
     for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         assert np.linalg.norm(a - b) < 1e-5 * np.linalg.norm(b)
+
+
+def test_fewer_heads_of_keys_than_devices_are_repeated_beside_the_queries_without_communication():
+    mesh = make_mesh(Mesh(data=1, fsdp=2, tensor=4))
+    specs = [PartitionSpec("fsdp", None, "tensor"), PartitionSpec("fsdp"), PartitionSpec("fsdp")]
+    inputs = [
+        jax.ShapeDtypeStruct((2, 6, heads, 8), jnp.float32, sharding=NamedSharding(mesh, spec))
+        for heads, spec in zip((12, 3, 3), specs, strict=True)
+    ]
+    layout = make_layout(mesh, Sharding())
+    compiled = jax.jit(layout.traced(attend)).lower(*inputs).compile()
+    assert not re.search("all-gather|all-reduce|all-to-all|collective-permute", compiled.as_text())
+    assert compiled.output_shardings.shard_shape((2, 6, 12, 8)) == (1, 6, 3, 8)
