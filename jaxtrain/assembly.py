@@ -19,8 +19,9 @@ from jaxtrain.duration import every_of, steps_of
 from jaxtrain.errors import ConfigError, DataError, JaxtrainError, Problem
 from jaxtrain.evaluate import Evaluation, check_best_metric
 from jaxtrain.experiment import Experiment, make_init_of
+from jaxtrain.layout import make_layout
 from jaxtrain.optimizers import Optimizer, make_optimizer
-from jaxtrain.step import TrainState, eval_params, make_eval_step
+from jaxtrain.step import TrainState, eval_params
 
 
 def assemble(config: Config, *, devices: Sequence[Any] | None = None, autotune_dir: str = "") -> Experiment:
@@ -112,15 +113,16 @@ def _abstract_state(
 
     Also gives who said how each parameter is sharded.
     """
-    init = make_init_of(config, task, optimizer)
+    init = make_init_of(config, mesh, task, optimizer)
     microbatch = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in abstract_batch.items()}
     abstract = _trace("task.type", config.task.type, microbatch, init, jax.random.key(config.seed), abstract_batch)
     optimizer.groups.check(abstract.params)
-    boxed, _ = jax.eval_shape(task.init, jax.random.key(config.seed), microbatch)
+    traced_init = make_layout(mesh, config.sharding).traced(task.init)
+    boxed, _ = jax.eval_shape(traced_init, jax.random.key(config.seed), microbatch)
     named = partitioning.annotations(boxed)
     shardings = partitioning.state_shardings(mesh, abstract, optimizer.transformation, config.sharding, named)
     placed = partitioning.place_params(mesh, abstract.params, config.sharding, named)
-    return sharding.with_shardings(abstract, shardings), {path: by for path, (_, by) in placed.items()}
+    return sharding.with_shardings(abstract, shardings), {path: placement.by for path, placement in placed.items()}
 
 
 def _trace(key: str, value: Any, batch: Mapping[str, Any], function: Any, *arguments: Any) -> Any:
@@ -143,7 +145,7 @@ def _evaluation(experiment: Experiment, name: str, spec: schema.Eval, example: M
     batch_size = spec.batch_size or config.batch_size
     place = sharding.BatchPlacer(experiment.mesh, batch_size, None)
     state, batch = experiment.abstract_state, place.abstract(example)
-    step = make_eval_step(experiment.task, compute_dtype=config.precision.compute)
+    step = experiment.eval_step()
     metrics = _trace(
         f"evals.{name}.data.type", spec.data.type, batch, step, eval_params(state), state.model_state, batch
     )

@@ -16,6 +16,7 @@ from jaxtrain.config import Config, config_hash
 from jaxtrain.data.pipeline import Loader
 from jaxtrain.duration import Duration, Every, every_of
 from jaxtrain.evaluate import Evaluation
+from jaxtrain.layout import Layout, make_layout
 from jaxtrain.optimizers import Optimizer
 from jaxtrain.step import TrainState, drain, eval_params, make_eval_step, make_init, make_train_step, zeros_like
 from jaxtrain.workdir import Workdir
@@ -96,6 +97,11 @@ class Experiment:
     def _shardings(self) -> TrainState:
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
 
+    @functools.cached_property
+    def layout(self) -> Layout:
+        """What the names of dims stand for, while programs are traced."""
+        return make_layout(self.mesh, self.config.sharding)
+
     @property
     def compiler_options(self) -> dict[str, Any]:
         """XLA's options for every program of this run."""
@@ -104,7 +110,7 @@ class Experiment:
 
     def init_state(self, weights: Any = None) -> TrainState:
         """Make the state before step 1, sharded from its birth. weights: of `init` (step.py); they are consumed."""
-        init = make_init_of(self.config, self.task, self.optimizer)
+        init = make_init_of(self.config, self.mesh, self.task, self.optimizer)
         batch = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in self.abstract_batch.items()}
         make = jax.jit(
             lambda seed, weights: init(jax.random.key(seed), zeros_like(batch), weights),
@@ -131,7 +137,7 @@ class Experiment:
     def train_step(self) -> Any:
         """Give the function that `compile_train_step` compiles."""
         nonfinite = self.config.nonfinite
-        return make_train_step(
+        step = make_train_step(
             self.task,
             self.optimizer.transformation,
             learning_rate=self.optimizer.learning_rate,
@@ -141,11 +147,16 @@ class Experiment:
             frozen=self.optimizer.groups.frozen,
             ema_decay=self.config.ema.decay,
         )
+        return self.layout.traced(step)
+
+    def eval_step(self) -> Any:
+        """Give the function that `compile_eval_step` compiles."""
+        return self.layout.traced(make_eval_step(self.task, compute_dtype=self.config.precision.compute))
 
     def compile_eval_step(self, abstract_batch: Mapping[str, Any]) -> Any:
         """Compile `eval_step(params, model_state, batch) -> metrics` for batches of one shape."""
         return compile_ahead(
-            make_eval_step(self.task, compute_dtype=self.config.precision.compute),
+            self.eval_step(),
             eval_params(self.abstract_state),
             self.abstract_state.model_state,
             abstract_batch,
@@ -159,7 +170,8 @@ class Experiment:
         return compile_ahead(drain, state.interval, state.counters, out_shardings=sharding.replicated(self.mesh))
 
 
-def make_init_of(config: Config, task: Any, optimizer: Optimizer) -> Any:
+def make_init_of(config: Config, mesh: jax.sharding.Mesh, task: Any, optimizer: Optimizer) -> Any:
     """Give the function that makes the state before step 1."""
     params_dtype = jnp.dtype(config.precision.params)
-    return make_init(task, optimizer.transformation, params_dtype=params_dtype, ema=config.ema.decay > 0)
+    init = make_init(task, optimizer.transformation, params_dtype=params_dtype, ema=config.ema.decay > 0)
+    return make_layout(mesh, config.sharding).traced(init)

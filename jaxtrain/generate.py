@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxtrain.errors import RefusedError
+from jaxtrain.models.logical import Layout, in_force
 from jaxtrain.typing import Array, Params, PyTree
 
 
@@ -59,12 +60,13 @@ def generate(
         (np.float32(temperature), np.int32(top_k), np.float32(top_p)),
         is_stop,
         jax.random.key(0) if key is None else key,
+        in_force(),
     )
     made, count = np.asarray(made), int(count)
     return [_until_stop(row[n : n + count].tolist(), is_stop) for row, n in zip(made, lengths, strict=True)]
 
 
-@functools.partial(jax.jit, static_argnames="model")
+@functools.partial(jax.jit, static_argnames=("model", "layout"))
 def _continue(
     model: nn.Module,
     params: Params,
@@ -74,10 +76,12 @@ def _continue(
     choice: tuple[Array, Array, Array],
     is_stop: Array,
     key: Array,
+    layout: Layout | None = None,
 ) -> tuple[Array, Array]:
     """Fill `tokens` [batch, cache_size] behind the prompts of `lengths` [batch]. Also gives how many steps were made.
 
     choice: temperature, top_k, top_p.   is_stop: [vocab] bool. A row that has stopped is filled on with the others.
+    layout: the one in force, an argument so that each has a program of its own.
     """
     rows = jnp.arange(len(lengths))
 

@@ -1,7 +1,7 @@
 """Where arrays live: the device mesh, the placing of batches, and the table of a sharded state.
 
-Axes are of the mesh, dims are of an array. Batches are split over `data` and `fsdp` together; how the train state is
-split is decided in partitioning.py.
+Axes are of the mesh, dims are of an array. Batches are split over `data` and `fsdp` together; how the train state and
+the activations are split is decided in partitioning.py.
 """
 
 import functools
@@ -19,8 +19,9 @@ from jaxtrain.config import schema
 from jaxtrain.errors import ConfigError, DataError, Problem
 from jaxtrain.typing import PyTree
 
-AXES = ("data", "fsdp")
-BATCH_AXES = ("data", "fsdp")
+# The last axis varies fastest over the devices: `tensor` communicates most, so its peers are neighbours.
+AXES = ("data", "fsdp", "sequence", "tensor")
+BATCH_AXES = ("data", "fsdp")  # peers of the others hold the same rows
 
 
 def mesh_shape(config: schema.Mesh, num_devices: int) -> dict[str, int]:
@@ -52,13 +53,15 @@ def _nearest_shapes(sizes: Mapping[str, int], num_devices: int) -> list[dict[str
         pairs = zip(shape, sizes.values(), strict=True)
         return sum(abs(math.log(ours / wanted)) for ours, wanted in pairs if wanted != -1)
 
-    shapes = itertools.product(divisors(num_devices), repeat=len(sizes))
+    # An axis that a model must have been made for is not proposed to those who do not use it.
+    may_grow = [axis in BATCH_AXES or size != 1 for axis, size in sizes.items()]
+    shapes = itertools.product(*(divisors(num_devices) if grows else [1] for grows in may_grow))
     fitting = sorted((shape for shape in shapes if math.prod(shape) == num_devices), key=distance)
     kept = [
         tuple(-1 if wanted == -1 else ours for ours, wanted in zip(shape, sizes.values(), strict=True))
         for shape in fitting[:3]
     ]
-    return [dict(zip(sizes, shape, strict=True)) for shape in kept]
+    return [{axis: size for axis, size, grows in zip(sizes, shape, may_grow, strict=True) if grows} for shape in kept]
 
 
 def divisors(number: int) -> list[int]:

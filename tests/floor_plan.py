@@ -33,6 +33,7 @@ FLOORS = (
         "data",
         "flops",
         "sharding",
+        "layout",
         "partitioning",
         "param_groups",
         "schedules",

@@ -160,7 +160,7 @@ def test_the_record_of_a_launch_names_what_numbers_depend_on(experiment, launch)
         *("time", "user", "argv", "git", "versions", "devices", "num_processes", "mesh", "data", "seed")
     }
     assert launch["versions"].keys() >= {"python", "jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy"}
-    assert launch["mesh"] == {"data": 1, "fsdp": 1}
+    assert launch["mesh"] == {"data": 1, "fsdp": 1, "sequence": 1, "tensor": 1}
     assert launch["devices"]["count"] == 1
     assert launch["data"]["data"] == {"num_examples": 52, "fingerprint": experiment.source.fingerprint()}
     assert launch["data"]["data"] == launch["data"]["evals.validation.data"] != launch["data"]["evals.test.data"]

@@ -41,10 +41,13 @@ def mesh_of(name):
         (Mesh(data=2, fsdp=4), 8, {"data": 2, "fsdp": 4}),
         (Mesh(), 1, {"data": 1, "fsdp": 1}),
         (Mesh(fsdp=3), 6, {"data": 2, "fsdp": 3}),
+        (Mesh(tensor=4, sequence=2), 16, {"data": 2, "sequence": 2, "tensor": 4}),
+        (Mesh(data=1, tensor=-1, sequence=2), 8, {"sequence": 2, "tensor": 4}),
     ],
 )
 def test_one_axis_takes_what_is_left(config, num_devices, expected):
-    assert mesh_shape(config, num_devices) == expected
+    assert mesh_shape(config, num_devices) == {"data": 1, "fsdp": 1, "sequence": 1, "tensor": 1, **expected}
+    assert tuple(mesh_shape(config, num_devices)) == sharding.AXES
 
 
 @pytest.mark.parametrize(
@@ -55,6 +58,9 @@ def test_one_axis_takes_what_is_left(config, num_devices, expected):
         (Mesh(fsdp=3), "mesh.fsdp", "fsdp=8"),
         (Mesh(data=2, fsdp=8), "mesh.data", "data=1"),
         (Mesh(data=-1, fsdp=-1), "mesh.fsdp", "size"),
+        (Mesh(data=-1, tensor=-1), "mesh.tensor", "size"),
+        (Mesh(tensor=3), "mesh.tensor", "--config.mesh.tensor=2"),
+        (Mesh(data=1, sequence=16), "mesh.sequence", "--config.mesh.sequence=8"),
     ],
 )
 def test_axes_that_do_not_multiply_to_the_devices_are_refused_with_sizes_that_do(config, key, fix):
@@ -66,8 +72,8 @@ def test_axes_that_do_not_multiply_to_the_devices_are_refused_with_sizes_that_do
 
 def test_a_mesh_uses_every_device_and_leaves_shardings_to_the_compiler():
     mesh = mesh_of("data=2,fsdp=4")
-    assert mesh.axis_names == ("data", "fsdp")
-    assert mesh.axis_types == (AxisType.Auto, AxisType.Auto)
+    assert mesh.axis_names == ("data", "fsdp", "sequence", "tensor")
+    assert mesh.axis_types == (AxisType.Auto,) * 4
     assert set(mesh.devices.flat) == set(jax.devices())
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from jaxtrain.build import build
 from jaxtrain.config import Config
 from jaxtrain.experiment import Experiment
+from jaxtrain.models.logical import Layout
 from jaxtrain.step import TrainState
 from jaxtrain.typing import Batch
 from jaxtrain.writers.jsonl import read_lines
@@ -23,6 +24,8 @@ class Run:
     state: the newest TrainState. Its arrays are consumed by the next step: copy what you keep.
     source: the training examples.   eval_sources: the examples of each eval, by its name.
     num_steps: the last step; None when the duration is a time.
+    layout: what a model's names of dims stand for on the run's mesh; programs of a callback's own may use it with
+    `jaxtrain.models.logical.laid_out`.
     write_text: shows a text in the log and the other writers, given (step, name, text).
     pause: leaves seconds that a callback took out of the time of the steps.
     eval_metrics: the names of the numbers of each eval, by its name, from `on_start` on.
@@ -36,6 +39,7 @@ class Run:
     eval_sources: Mapping[str, Any]
     num_steps: int | None
     state: TrainState
+    layout: Layout | None = None
     stop_reason: str | None = None
     write_text: Callable[[int, str, str], None] = lambda step, name, text: None
     pause: Callable[[float], None] = lambda secs: None
@@ -105,6 +109,7 @@ class Callbacks:
             eval_sources={evaluation.name: evaluation.source for evaluation in experiment.evaluations},
             num_steps=experiment.num_steps,
             state=state,
+            layout=experiment.layout,
         )
         self._all: tuple[Callback, ...] = tuple(
             build(spec, f"callbacks.{name}", config=experiment.config, experiment=experiment)

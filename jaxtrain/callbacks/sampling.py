@@ -11,6 +11,7 @@ from jaxtrain.callbacks.callback import Callback, Run
 from jaxtrain.data.codec import make_codec
 from jaxtrain.duration import Duration, Every
 from jaxtrain.generate import generate
+from jaxtrain.models.logical import laid_out
 from jaxtrain.step import cast, eval_params
 
 _logger = logging.getLogger(__name__)
@@ -77,13 +78,14 @@ class Samples(Callback):
     def _texts(self, run: Run, step: int) -> list[str]:
         codec = make_codec(self.tokenizer) if self.tokenizer else run.source.codec
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(run.config.seed), _STREAM), step)
-        made = generate(
-            run.task,
-            cast(eval_params(run.state), run.config.precision.compute),
-            [[codec.separator, *codec.encode(prompt)] for prompt in self.prompts],
-            max_new_tokens=self.max_new_tokens,
-            stop_tokens=(codec.separator,),
-            key=key,
-            **self.choice,
-        )
+        with laid_out(run.layout):
+            made = generate(
+                run.task,
+                cast(eval_params(run.state), run.config.precision.compute),
+                [[codec.separator, *codec.encode(prompt)] for prompt in self.prompts],
+                max_new_tokens=self.max_new_tokens,
+                stop_tokens=(codec.separator,),
+                key=key,
+                **self.choice,
+            )
         return [prompt + codec.decode(tokens) for prompt, tokens in zip(self.prompts, made, strict=True)]

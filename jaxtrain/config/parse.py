@@ -46,10 +46,10 @@ def parse(source: Draft | config_dict.ConfigDict | Mapping[str, Any] | Config) -
     config = dataclasses.replace(
         config, evals={name: _with_data_of_training(evaluation, config) for name, evaluation in config.evals.items()}
     )
-    if config.mesh.data == config.mesh.fsdp == -1:
+    for axis in [axis for axis, size in vars(config.mesh).items() if size == -1][1:]:
         allowed = "only one axis of the mesh may be -1"
-        reader.problems.append(Problem("mesh.fsdp", -1, allowed, "Use --config.mesh.fsdp=1."))
-        config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, fsdp=1))
+        reader.problems.append(Problem(f"mesh.{axis}", -1, allowed, f"Use --config.mesh.{axis}=1."))
+        config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, **{axis: 1}))
     return Parsed(config, tuple(reader.problems), _origins(config, draft, clean))
 
 

@@ -107,6 +107,10 @@ class Mesh:
     data: Size = -1
     # Devices that share the parameters out among them.
     fsdp: Size = 1
+    # Devices that share out the positions of a sequence.
+    sequence: Size = 1
+    # Devices that share out the computations of each layer: heads, hidden features and the vocabulary.
+    tensor: Size = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +129,8 @@ class Sharding:
 
     # For each parameter the first that matches decides; where none does, the model's annotations, then automatic FSDP.
     rules: Annotated[Mapping[str, ShardingRule], Name] = dataclasses.field(default_factory=dict)
-    # Mesh axes that the names in a model's annotations stand for, as {"embed": "fsdp"} or {"mlp": "data+fsdp"}.
+    # Mesh axes that the names of dims stand for, as {"embed": "fsdp"} or {"mlp": ""}, merged over those that names have
+    # by default: heads, kv_heads, mlp, vocab: tensor; seq: sequence; batch: data+fsdp.
     logical_axes: Annotated[Mapping[str, str], Name] = dataclasses.field(default_factory=dict)
     # Elements below which an array is kept whole on each device.
     min_size: CountOrZero = 65536

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from jaxtrain.models.logical import constrain, is_split
+
 Implementation = Literal["auto", "xla", "cudnn"]
 Kernel = Literal["xla", "cudnn"]
 
@@ -41,7 +43,9 @@ def default_target() -> Target:
         return Target(device.platform)
 
 
-def choose(implementation: Implementation, target: Target, dtype: Any, head_dim: int) -> tuple[Kernel, str]:
+def choose(
+    implementation: Implementation, target: Target, dtype: Any, head_dim: int, seq_is_split: bool = False
+) -> tuple[Kernel, str]:
     """Choose the attention kernel and say why.
 
     cuDNN never stores the [batch, heads, seq, seq] scores, and takes the conditions below. Causal or not makes no
@@ -53,7 +57,7 @@ def choose(implementation: Implementation, target: Target, dtype: Any, head_dim:
         raise ValueError(f'attention="{implementation}" is not known. Use "auto", "xla" or "cudnn".')
     if implementation == "xla":
         return "xla", "asked for"
-    obstacle = _cudnn_obstacle(target, jnp.dtype(dtype), head_dim)
+    obstacle = _cudnn_obstacle(target, jnp.dtype(dtype), head_dim, seq_is_split)
     if not obstacle:
         return "cudnn", "asked for" if implementation == "cudnn" else "all its conditions are met"
     if implementation == "cudnn":
@@ -61,7 +65,7 @@ def choose(implementation: Implementation, target: Target, dtype: Any, head_dim:
     return "xla", f"cuDNN cannot run: {obstacle}"
 
 
-def _cudnn_obstacle(target: Target, dtype: jnp.dtype, head_dim: int) -> str:
+def _cudnn_obstacle(target: Target, dtype: jnp.dtype, head_dim: int, seq_is_split: bool) -> str:
     """Say what keeps cuDNN from running; "" if nothing does."""
     if target.capability is None:
         return f"it needs an NVIDIA GPU and this is {target.platform}"
@@ -69,6 +73,8 @@ def _cudnn_obstacle(target: Target, dtype: jnp.dtype, head_dim: int) -> str:
         return f"it needs compute capability 8.0 and this GPU has {target.capability[0]}.{target.capability[1]}"
     if dtype not in (jnp.bfloat16, jnp.float16):
         return f"it takes bfloat16 or float16 and the inputs are {dtype.name}"
+    if seq_is_split:
+        return "it takes whole sequences and these are split over mesh axes, as by mesh.sequence"
     max_head_dim = 256 if target.capability >= (9, 0) else 128
     if head_dim % 8 or head_dim > max_head_dim:
         return f"it takes a head_dim that is a multiple of 8 up to {max_head_dim} and this is {head_dim}"
@@ -94,13 +100,36 @@ def attend(
     query: [batch, seq, heads, head_dim]. key, value: [batch, seq, kv_heads, head_dim]; kv_heads divides heads and
     query head i reads key head i // (heads / kv_heads). The softmax is float32, the result has the dtype of `value`.
     """
-    kernel, why = choose(implementation, default_target(), query.dtype, query.shape[-1])
+    seq_is_split = is_split("seq", query.shape[1])
+    kernel, why = choose(implementation, default_target(), query.dtype, query.shape[-1], seq_is_split)
     announce(kernel, why)
-    query, key, value = (checkpoint_name(x, name) for x, name in zip((query, key, value), INPUT_NAMES, strict=True))
+    query, key, value = (
+        checkpoint_name(constrain(x, "batch", "seq", dim, None), name)
+        for x, dim, name in zip((query, key, value), ("heads", "kv_heads", "kv_heads"), INPUT_NAMES, strict=True)
+    )
     if kernel == "cudnn":
+        key, value = (_beside(query, x) for x in (key, value))
         cudnn = functools.partial(jax.nn.dot_product_attention, is_causal=causal, implementation="cudnn")
         return name_residuals(cudnn)(query, key, value)
-    return checkpoint_name(_xla_attention(query, key, value, causal), OUTPUT_NAMES[0])
+
+    def mix(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        key, value = (_beside(query, x) for x in (key, value))
+        return constrain(_xla_attention(query, key, value, causal), "batch", "seq", "heads", None)
+
+    # What is gathered of a split sequence is not kept for the backward pass, nor are the scores: both grow with seq.
+    mixed = (jax.checkpoint(mix) if seq_is_split else mix)(query, key, value)
+    return checkpoint_name(mixed, OUTPUT_NAMES[0])
+
+
+def _beside(query: jax.Array, x: jax.Array) -> jax.Array:
+    """Place keys or values where the queries are that read them: all of seq, and the same heads.
+
+    Where query heads are split and the fewer heads of keys and values cannot be, these are repeated for each query.
+    """
+    heads, kv_heads, dim = query.shape[2], x.shape[2], "kv_heads"
+    if is_split("heads", heads) and not is_split(dim, kv_heads):
+        x, dim = jnp.repeat(x, heads // kv_heads, axis=2), "heads"
+    return constrain(x, "batch", None, dim, None)
 
 
 def attend_cached(query: jax.Array, key: jax.Array, value: jax.Array, positions: jax.Array) -> jax.Array:

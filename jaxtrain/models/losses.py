@@ -35,16 +35,17 @@ def chunked_cross_entropy(
 
     features: [batch, seq, embed]. head: [batch, any seq, embed] -> [batch, same seq, vocab], position by position; the
     parameters it closes over receive their gradients. targets: [batch, seq]. The logits exist for seq / num_chunks
-    positions at a time and are computed again in the backward pass: one more matrix product for the memory.
+    positions at a time and are computed again in the backward pass: one more matrix product for the memory. A chunk has
+    positions from all over seq, so that each device has its part of every one where seq is split.
     """
     batch, seq = targets.shape
     chunk = -(-seq // num_chunks)
     padding = chunk * num_chunks - seq
 
     def split(x: jax.Array) -> jax.Array:
-        """[batch, seq, ...] -> [num_chunks, batch, chunk, ...]"""
+        """[batch, seq, ...] -> [num_chunks, batch, chunk, ...]; neighbours in seq are in different chunks."""
         x = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2))
-        return jnp.moveaxis(x.reshape(batch, num_chunks, chunk, *x.shape[2:]), 1, 0)
+        return jnp.moveaxis(x.reshape(batch, chunk, num_chunks, *x.shape[2:]), 2, 0)
 
     # The loop keeps XLA from merging the second computation with the first, so prevent_cse would only cost fusions.
     @functools.partial(jax.checkpoint, prevent_cse=False)
@@ -52,4 +53,4 @@ def chunked_cross_entropy(
         return cross_entropy(head(features), targets)
 
     losses = jax.lax.map(lambda chunk: losses_of(*chunk), (split(features), split(targets)))
-    return jnp.moveaxis(losses, 0, 1).reshape(batch, -1)[:, :seq]
+    return jnp.moveaxis(losses, 0, 2).reshape(batch, -1)[:, :seq]

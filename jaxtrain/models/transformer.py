@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxtrain.models.attention import INPUT_NAMES, OUTPUT_NAMES, Implementation, attend, attend_cached
+from jaxtrain.models.dense import Dense, by_rows
+from jaxtrain.models.logical import constrain, named
 from jaxtrain.models.rotary import rotary_angles, rotate
 
 Norm = Literal["rmsnorm", "layernorm"]
@@ -68,15 +70,15 @@ class Transformer(nn.Module):
 
     def setup(self) -> None:
         embedding_init = nn.initializers.normal(self.embed**-0.5)
-        self.embedding = nn.Embed(self.vocab_size, self.embed, embedding_init=embedding_init)
+        self.embedding = nn.Embed(self.vocab_size, self.embed, embedding_init=named(embedding_init, "vocab", "embed"))
         if self.position == "learned":
-            self.positions = nn.Embed(self.max_seq, self.embed, embedding_init=embedding_init)
+            self.positions = nn.Embed(self.max_seq, self.embed, embedding_init=named(embedding_init, None, "embed"))
         self.input_dropout = nn.Dropout(self.dropout)
         layer = self._layer()
         self.layers: Any = layer() if self.scan_layers else [layer() for _ in range(self.num_layers)]
         self.final_norm = NORMS[self.norm]()
         if not self.tie_embeddings:
-            self.lm_head = Dense(self.vocab_size)
+            self.lm_head = Dense(self.vocab_size, names=("embed", "vocab"))
 
     def __call__(self, tokens: jax.Array, train: bool = False, positions: jax.Array | None = None) -> jax.Array:
         """tokens: [batch, seq] int. Returns logits [batch, seq, vocab]; those of a position see no later token.
@@ -90,7 +92,7 @@ class Transformer(nn.Module):
         seq = tokens.shape[1]
         if seq > self.max_seq:
             raise ValueError(f"A sequence of {seq} tokens is longer than the Transformer's max_seq={self.max_seq}.")
-        x = self.embedding(tokens)
+        x = self.embedding(constrain(tokens, "batch", "seq"))
         if self.position == "learned":
             table, angles = self.positions.embedding, None
             x = x + (table[:seq] if positions is None else table[positions][:, None])
@@ -98,17 +100,15 @@ class Transformer(nn.Module):
             reach = seq if positions is None else self.max_seq
             angles = rotary_angles(reach, self.head_dim or self.embed // self.heads, self.rotary_base)
             angles = angles if positions is None else angles[positions][:, None]
-        x = self.input_dropout(x, deterministic=not train)
+        x = self.input_dropout(constrain(x, *STREAM), deterministic=not train)
         for layer in [self.layers] if self.scan_layers else self.layers:
             x, _ = layer(x, angles, train, positions)
         return self.final_norm(x)
 
     def head(self, features: jax.Array) -> jax.Array:
         """features: [batch, seq, embed]. Returns logits [batch, seq, vocab]."""
-        if not self.tie_embeddings:
-            return self.lm_head(features)
-        flat = features.reshape(-1, self.embed)  # for the reason given in Dense
-        return self.embedding.attend(flat).reshape(*features.shape[:-1], self.vocab_size)
+        product = by_rows(self.embedding.attend) if self.tie_embeddings else self.lm_head
+        return constrain(product(features), "batch", "seq", "vocab")
 
     def _layer(self) -> Callable[..., nn.Module]:
         """Give what makes a layer, or with `scan_layers` all of them as one module."""
@@ -126,10 +126,18 @@ class Transformer(nn.Module):
         )
 
 
+STREAM = ("batch", "seq", "embed")  # the dims of the residual stream
+_SCALE = named(nn.initializers.ones_init(), "embed")
 NORMS: dict[Norm, Callable[..., nn.Module]] = {
-    "rmsnorm": functools.partial(nn.RMSNorm, epsilon=1e-5),
+    "rmsnorm": functools.partial(nn.RMSNorm, epsilon=1e-5, scale_init=_SCALE),
     # The fast variance, E[x^2] - E[x]^2, cancels where the mean is large.
-    "layernorm": functools.partial(nn.LayerNorm, epsilon=1e-5, use_fast_variance=False),
+    "layernorm": functools.partial(
+        nn.LayerNorm,
+        epsilon=1e-5,
+        use_fast_variance=False,
+        scale_init=_SCALE,
+        bias_init=named(nn.initializers.zeros_init(), "embed"),
+    ),
 }
 
 
@@ -148,6 +156,7 @@ def repeated_layer(num_scanned: int, unroll: int, remat: Remat) -> Any:
             in_axes=(nn.broadcast, nn.broadcast, nn.broadcast),
             length=num_scanned,
             unroll=unroll,
+            metadata_params={nn.PARTITION_NAME: "layers"},
         )
     return layer
 
@@ -187,12 +196,12 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, angles: jax.Array | None, positions: jax.Array | None) -> jax.Array:
-        def project(name: str, heads: int) -> jax.Array:
-            return Dense(heads * self.head_dim, bias=self.bias, name=name)(x).reshape(
-                *x.shape[:2], heads, self.head_dim
-            )
+        def project(name: str, dim: str, heads: int) -> jax.Array:
+            dense = Dense(heads * self.head_dim, bias=self.bias, names=("embed", dim), count=heads, name=name)
+            return dense(x).reshape(*x.shape[:2], heads, self.head_dim)
 
-        query, key, value = project("query", self.heads), project("key", self.kv_heads), project("value", self.kv_heads)
+        query = project("query", "heads", self.heads)
+        key, value = (project(name, "kv_heads", self.kv_heads) for name in ("key", "value"))
         if angles is not None:
             query, key = rotate(query, angles), rotate(key, angles)
         if self.is_initializing():  # with the float32 parameters that are being made, which cuDNN refuses
@@ -207,7 +216,8 @@ class Attention(nn.Module):
         if self.is_mutable_collection("cache") and not self.is_initializing():
             self.put_variable("cache", "key", key)
             self.put_variable("cache", "value", value)
-        return Dense(x.shape[-1], self.output_variance, self.bias, name="out")(mixed.reshape(*x.shape[:2], -1))
+        out = Dense(x.shape[-1], self.output_variance, self.bias, ("heads", "embed"), self.heads, name="out")
+        return constrain(out(mixed.reshape(*x.shape[:2], -1)), *STREAM)
 
 
 class FeedForward(nn.Module):
@@ -220,29 +230,15 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        hidden = Dense(self.mlp, bias=self.bias, name="up")(x)
-        if self.activation == "swiglu":
-            hidden *= nn.silu(Dense(self.mlp, bias=self.bias, name="gate")(x))
-        else:
-            hidden = nn.gelu(hidden)
-        return Dense(x.shape[-1], self.output_variance, self.bias, name="down")(hidden)
+        def widen(name: str) -> jax.Array:
+            return constrain(
+                Dense(self.mlp, bias=self.bias, names=("embed", "mlp"), name=name)(x), "batch", "seq", "mlp"
+            )
 
-
-class Dense(nn.Module):
-    """x @ kernel, plus a bias if asked for. kernel: [in, features], normal with variance `variance` / in."""
-
-    features: int
-    variance: float = 1.0
-    bias: bool = False
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        init = nn.initializers.variance_scaling(self.variance, "fan_in", "normal")
-        kernel = self.param("kernel", init, (x.shape[-1], self.features))
-        # The gradient of the kernel sums over batch and seq. As two dims, XLA:CPU would transpose both factors first,
-        # which costs as much as the product; other backends do not mind.
-        out = jnp.matmul(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], -1)
-        return out + self.param("bias", nn.initializers.zeros_init(), (self.features,)) if self.bias else out
+        hidden = widen("up")
+        hidden = hidden * nn.silu(widen("gate")) if self.activation == "swiglu" else nn.gelu(hidden)
+        down = Dense(x.shape[-1], self.output_variance, self.bias, ("mlp", "embed"), name="down")
+        return constrain(down(hidden), *STREAM)
 
 
 def _check(model: Transformer) -> None:

@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxtrain.models.attention import Implementation
-from jaxtrain.models.transformer import Attention, Dense, FeedForward, Remat, repeated_layer
+from jaxtrain.models.dense import Dense
+from jaxtrain.models.logical import constrain, named
+from jaxtrain.models.transformer import STREAM, Attention, FeedForward, Remat, repeated_layer
 
 
 class ViT(nn.Module):
@@ -46,15 +48,18 @@ class ViT(nn.Module):
         """images: [batch, height, width, channels] float. Returns logits [batch, num_classes]."""
         patches = _patches(images, self.patch)
         batch, num_patches, _ = patches.shape
-        token = self.param("token", nn.initializers.zeros_init(), (self.embed,))
-        positions = self.param("positions", nn.initializers.normal(self.embed**-0.5), (1 + num_patches, self.embed))
-        x = Dense(self.embed, bias=True, name="embedding")(patches.astype(token.dtype))
+        token = self.param("token", _ZEROS, (self.embed,))
+        init = named(nn.initializers.normal(self.embed**-0.5), None, "embed")
+        positions = self.param("positions", init, (1 + num_patches, self.embed))
+        x = Dense(self.embed, bias=True, names=(None, "embed"), name="embedding")(patches.astype(token.dtype))
         x = jnp.concatenate([jnp.broadcast_to(token, (batch, 1, self.embed)), x], axis=1) + positions
+        x = constrain(x, *STREAM)
         x = nn.Dropout(self.dropout, deterministic=not train)(x)
         for layer in self._layers():
             x, _ = layer(x, None, train, None)
         x = _NORM(name="final_norm")(x[:, 0])
-        return nn.Dense(self.num_classes, kernel_init=nn.initializers.zeros_init(), name="head")(x)
+        head_init = named(nn.initializers.zeros_init(), "embed", "classes")
+        return nn.Dense(self.num_classes, kernel_init=head_init, name="head")(x)
 
     def _layers(self) -> list[Any]:
         """Give the layers one by one, or with `scan_layers` one module that is all of them."""
@@ -73,7 +78,9 @@ class ViT(nn.Module):
         return [layer(name=name) for name in names]
 
 
-_NORM = functools.partial(nn.LayerNorm, epsilon=1e-6, use_fast_variance=False)
+_ZEROS = named(nn.initializers.zeros_init(), "embed")
+_SCALE = named(nn.initializers.ones_init(), "embed")
+_NORM = functools.partial(nn.LayerNorm, epsilon=1e-6, use_fast_variance=False, scale_init=_SCALE, bias_init=_ZEROS)
 
 
 def _patches(images: jax.Array, patch: int) -> jax.Array:

@@ -41,7 +41,9 @@ class OnlyEnd(Callback):
 def experiment(**callbacks):
     config = checked_config(callbacks={name: {"type": callback} for name, callback in callbacks.items()})
     evaluation = SimpleNamespace(name="test", source="held out")
-    return SimpleNamespace(config=config, task="task", source="examples", evaluations=[evaluation], num_steps=12)
+    return SimpleNamespace(
+        config=config, task="task", source="examples", evaluations=[evaluation], num_steps=12, layout="layout"
+    )
 
 
 def test_the_protocol_is_complete():
@@ -105,7 +107,12 @@ def test_the_first_reason_to_stop_is_kept():
 def test_a_callback_by_its_path_gets_its_options_and_the_config(tmp_path):
     config = {"type": "tests.callbacks.callback_test:Told", "name": "by path", "told": ()}
     made = SimpleNamespace(
-        config=checked_config(callbacks={"told": config}), task=None, source=None, evaluations=[], num_steps=None
+        config=checked_config(callbacks={"told": config}),
+        task=None,
+        source=None,
+        evaluations=[],
+        num_steps=None,
+        layout=None,
     )
     (callback,) = Callbacks(made, tmp_path, None)._all
     assert (callback.name, callback.config) == ("by path", made.config)

@@ -41,6 +41,7 @@ def run():
         source=Source(),
         state=SimpleNamespace(step=np.int32(3), params=params, ema=None),
         pause=lambda secs: None,
+        layout=None,
     )
 
 
@@ -140,3 +141,23 @@ def test_a_period_that_means_nothing_is_refused_before_training(tmp_path, every)
     with pytest.raises(ConfigError, match=r"--config\.callbacks\.sample\.type"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+class Recording:
+    """A layout that notes which names it is asked of."""
+
+    def __init__(self):
+        self.names = set()
+
+    def constrain(self, x, names):
+        self.names.add(names)
+        return x
+
+    def splits(self, name, size):
+        return False
+
+
+def test_samples_are_written_under_the_layout_of_the_run(run):
+    layout = Recording()
+    assert shown(run, Samples(max_new_tokens=2), layout=layout) == shown(run, Samples(max_new_tokens=2))
+    assert ("batch", "seq", "vocab") in layout.names

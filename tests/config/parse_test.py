@@ -68,6 +68,7 @@ def test_each_message_names_the_nearest_right_flag(flag, right):
 
 def test_two_axes_for_the_rest_are_refused():
     assert "only one axis" in problems(["mesh.fsdp=-1"])["mesh.fsdp"].allowed
+    assert "only one axis" in problems(["mesh.data=1", "mesh.fsdp=-1", "mesh.tensor=-1"])["mesh.tensor"].allowed
 
 
 def test_a_value_is_no_group_and_a_group_no_value():

@@ -3,15 +3,20 @@
 import functools
 import itertools
 import logging
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxtrain.config import Mesh, Sharding
+from jaxtrain.layout import make_layout
 from jaxtrain.models import attention
 from jaxtrain.models.attention import OUTPUT_NAMES, Target, attend, attend_cached, choose, name_residuals
+from jaxtrain.sharding import make_mesh
 from tests.models.jaxprs import count, equations
 
 H100, A100, V100, CPU = (
@@ -178,3 +183,42 @@ def test_a_query_at_a_position_of_a_cache_sees_what_it_sees_in_a_whole_sequence(
     key[beyond], value[beyond] = 1e9, -1e9  # whatever is there
     again = attend_cached(query[rows, positions][:, None], key, value, positions)
     np.testing.assert_array_equal(again, mixed)
+
+
+def test_a_split_sequence_is_not_for_cudnn():
+    kernel, why = choose("auto", H100, jnp.bfloat16, 64, seq_is_split=True)
+    assert kernel == "xla"
+    assert "it takes whole sequences" in why
+    with pytest.raises(ValueError, match=r'attention="cudnn" cannot run: it takes whole sequences .*mesh.sequence'):
+        choose("cudnn", H100, jnp.bfloat16, 64, seq_is_split=True)
+    assert choose("cudnn", H100, jnp.bfloat16, 64)[0] == "cudnn"
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("axes", [{"sequence": 2, "tensor": 4}, {"sequence": 4, "tensor": 2}, {"data": 2, "tensor": 4}])
+def test_split_over_heads_and_seq_it_gives_the_same_values_and_gradients(axes, kv_heads, causal):
+    rng = np.random.default_rng(0)
+    inputs = [jnp.asarray(rng.normal(size=(2, 8, heads, 8)), jnp.float32) for heads in (4, kv_heads, kv_heads)]
+    layout = make_layout(make_mesh(Mesh(**{"data": 1, **axes})), Sharding())
+
+    def total(*inputs):
+        return jnp.sum(attend(*inputs, causal=causal) ** 2)
+
+    expected = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2)))(*inputs)
+    actual = jax.jit(jax.value_and_grad(layout.traced(total), argnums=(0, 1, 2)))(*inputs)
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert np.linalg.norm(a - b) < 1e-5 * np.linalg.norm(b)
+
+
+def test_fewer_heads_of_keys_than_devices_are_repeated_beside_the_queries_without_communication():
+    mesh = make_mesh(Mesh(data=1, fsdp=2, tensor=4))
+    specs = [PartitionSpec("fsdp", None, "tensor"), PartitionSpec("fsdp"), PartitionSpec("fsdp")]
+    inputs = [
+        jax.ShapeDtypeStruct((2, 6, heads, 8), jnp.float32, sharding=NamedSharding(mesh, spec))
+        for heads, spec in zip((12, 3, 3), specs, strict=True)
+    ]
+    layout = make_layout(mesh, Sharding())
+    compiled = jax.jit(layout.traced(attend)).lower(*inputs).compile()
+    assert not re.search("all-gather|all-reduce|all-to-all|collective-permute", compiled.as_text())
+    assert compiled.output_shardings.shard_shape((2, 6, 12, 8)) == (1, 6, 3, 8)

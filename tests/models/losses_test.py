@@ -1,11 +1,16 @@
 """The losses, against their definition in float64 and against each other."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxtrain.config import Mesh
 from jaxtrain.models.losses import chunked_cross_entropy, cross_entropy
+from jaxtrain.sharding import make_mesh
 from tests.models.jaxprs import largest_array
 
 BATCH, SEQ, EMBED, VOCAB = 2, 12, 8, 50
@@ -119,3 +124,16 @@ def test_smoothing_is_the_cross_entropy_with_smoothed_targets():
     np.testing.assert_allclose(cross_entropy(logits, targets, 0.1), expected, rtol=1e-5)
     np.testing.assert_array_equal(cross_entropy(logits, targets, 0.0), cross_entropy(logits, targets))
     assert np.isnan(cross_entropy(logits[:1], np.array([5]), 0.1)).all()
+
+
+def test_chunks_of_a_split_sequence_and_a_split_vocabulary_gather_neither():
+    mesh = make_mesh(Mesh(data=1, sequence=2, tensor=4))
+
+    def placed(shape, dtype, *axes):
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
+
+    features, targets = placed((2, 16, 8), jnp.float32, None, "sequence"), placed((2, 16), jnp.int32, None, "sequence")
+    kernel = placed((8, 64), jnp.float32, None, "tensor")
+    text = jax.jit(chunked).lower(features, kernel, targets).compile().as_text()
+    assert not re.search("all-gather|all-to-all|collective-permute", text)
+    assert "all-reduce" in text  # of the largest logit and the sum, over the vocabulary

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxtrain.models.losses import cross_entropy
-from jaxtrain.models.transformer import NORMS, REMAT_POLICIES, Dense, Transformer
+from jaxtrain.models.transformer import NORMS, REMAT_POLICIES, Transformer
 from tests.models.jaxprs import count, equations
 
 BATCH, SEQ, VOCAB, EMBED, LAYERS = 8, 8, 32, 16, 2
@@ -220,7 +220,7 @@ def test_gpt2_and_llama_have_the_published_number_of_parameters():
 
 
 @pytest.mark.parametrize("activation", ["gelu", "swiglu"])
-def test_biases_are_in_every_dense_layer_but_the_head_start_at_zero_and_add_to_what_it_gives(activation):
+def test_biases_are_in_every_dense_layer_but_the_head(activation):
     options = {"activation": activation, "tie_embeddings": False, "scan_layers": False}
     model = Transformer(VOCAB, 1, EMBED, heads=4, max_seq=SEQ, bias=True, **options)
     shapes = jax.eval_shape(model.init, jax.random.key(0), INPUTS)["params"]
@@ -228,12 +228,6 @@ def test_biases_are_in_every_dense_layer_but_the_head_start_at_zero_and_add_to_w
     assert len(dense) == 4 + (3 if activation == "swiglu" else 2)
     assert all(layer["bias"].shape == layer["kernel"].shape[1:] for layer in dense.values())
     assert set(shapes["lm_head"]) == {"kernel"}
-    x = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
-    out, variables = Dense(4, bias=True).init_with_output(jax.random.key(0), x)
-    np.testing.assert_array_equal(variables["params"]["bias"], 0)
-    bias = np.arange(4, dtype=np.float32)
-    moved = Dense(4, bias=True).apply({"params": {**variables["params"], "bias": bias}}, x)
-    np.testing.assert_allclose(moved, out + bias, rtol=1e-6, atol=1e-6)
 
 
 def test_a_tied_head_reads_the_embedding_and_an_untied_one_does_not():
