@@ -16,7 +16,7 @@ from jaxtrain.errors import OutOfMemoryError
 from jaxtrain.preemption import Signals
 
 _logger = logging.getLogger(__name__)
-_MIB = 2**20
+_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 class Profiler:
@@ -85,19 +85,13 @@ def describe_memory(compiled: Any) -> str:
     sizes = compiled.memory_analysis()
     if sizes is None:
         return "its memory is not known here"
-    arguments, outputs, aliased, temporary = (
-        size / _MIB
-        for size in (
-            sizes.argument_size_in_bytes,
-            sizes.output_size_in_bytes,
-            sizes.alias_size_in_bytes,
-            sizes.temp_size_in_bytes,
-        )
-    )
+    arguments, outputs = sizes.argument_size_in_bytes, sizes.output_size_in_bytes
+    aliased, temporary = sizes.alias_size_in_bytes, sizes.temp_size_in_bytes
     total = arguments + outputs - aliased + temporary
+    unit, size = next((each for each in _UNITS if total >= each[1]), _UNITS[-1])
     return (
-        f"{total:.1f} MiB on each device: arguments {arguments:.1f}, outputs {outputs:.1f}, of which {aliased:.1f} in "
-        f"the place of arguments, temporary {temporary:.1f}"
+        f"{total / size:.1f} {unit} on each device: arguments {arguments / size:.1f}, outputs {outputs / size:.1f}, of "
+        f"which {aliased / size:.1f} in the place of arguments, temporary {temporary / size:.1f}"
     )
 
 

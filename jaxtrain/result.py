@@ -21,8 +21,8 @@ class Result:
 
     status: str
     step: int
-    state: TrainState | None
-    history: list[dict[str, Any]]
+    state: TrainState | None = dataclasses.field(repr=False)  # long: a notebook shows what a cell ends with
+    history: list[dict[str, Any]] = dataclasses.field(repr=False)
     workdir: Path
 
     def curve(self, split: str, name: str) -> tuple[np.ndarray, np.ndarray]:

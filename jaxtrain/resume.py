@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from jaxtrain.build.defaults import default_of
 from jaxtrain.checkpoint import Checkpoints
 from jaxtrain.config import Config, drift, to_dict
 from jaxtrain.errors import WorkdirError
@@ -83,12 +84,13 @@ def refuse_drift(workdir: Workdir, config: Config, launch: Mapping[str, Any], al
     """Compare this launch with the run in the workdir.
 
     Another model, data, seed or batch raises WorkdirError with what differs and where the new run could live; `allow`
-    makes a notice of it. Another schedule or length is a notice, as are other versions or code.
+    makes a notice of it. Another schedule or length is a notice, as are other versions or code. An option that only one
+    of them gives is compared with its default in the other.
     """
     old = workdir.read_config()
     if old is None:
         return
-    changes = drift.compare(old, to_dict(config))
+    changes = drift.compare(old, to_dict(config), default_of)
     refused = [str(change) for change in changes if change.severity == "refused"]
     for change in changes:
         if change.severity == "notice":

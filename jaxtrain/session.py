@@ -35,6 +35,7 @@ class Session:
         self.workdir.append_manifest({**launch, "run_id": self.workdir.run_id, "step": step})
         self.has_begun = True
         self.workdir.write_status("starting", step)
+        _logger.info("%s: %s", self.workdir.path, f"goes on after step {step}" if step else "a new run")
 
     def end(self, state: str, reason: str = "") -> None:
         """Write down how the run ended, if it had begun."""
@@ -76,7 +77,8 @@ def opened(
             told = crew.explain(error)
             session.end(_state_after(told), f"{type(told).__name__}: {told}")
             if getattr(told, "exit_code", EXIT_ERROR) == EXIT_ERROR:
-                _logger.exception("the run failed")  # the process's log keeps the traceback
+                # The process's log keeps the traceback; on the terminal, whoever called shows it.
+                _logger.exception("the run failed", extra={"file_only": True})
             elif crew.num_processes > 1:
                 _logger.error("%s", told)  # of several processes, each one's log tells its end
             if told is error:

@@ -146,6 +146,12 @@ def test_other_errors_of_jax_are_left_as_they_are(tmp_path):
     assert not (tmp_path / "w" / "profile").exists()
 
 
+@pytest.mark.parametrize(("elements", "told"), [(64, "0.5 KiB"), (2**11, "16.0 KiB"), (2**28, "2.0 GiB")])
+def test_memory_is_told_in_the_unit_that_fits(elements, told):
+    array = jax.ShapeDtypeStruct((elements,), jnp.float32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    assert describe_memory(compile_ahead(lambda x: x + 1, array)).startswith(f"{told} on each device: ")
+
+
 def test_memory_is_told_in_mebibytes_and_what_is_donated_once():
     square = jax.ShapeDtypeStruct((512, 512), jnp.float32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
     kept = describe_memory(compile_ahead(lambda x: x + 1, square))

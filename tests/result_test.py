@@ -24,3 +24,7 @@ def test_a_curve_is_the_steps_and_values_of_one_split_as_arrays():
 def test_a_curve_that_is_not_there_is_told_with_those_that_are():
     with pytest.raises(KeyError, match=r"train/accuracy is in no line; there are test/accuracy, test/loss, train/loss"):
         RESULT.curve("train", "accuracy")
+
+
+def test_a_result_is_short_to_look_at():
+    assert repr(RESULT) == f"Result(status='finished', step=4, workdir={Path()!r})"

@@ -119,6 +119,21 @@ def test_another_run_is_refused_with_all_that_differs_and_a_free_workdir(workdir
     assert warnings(caplog) == ["allowed to differ from the run so far: seed: 0 -> 3; batch_size: 8 -> 16"]
 
 
+def test_a_default_that_is_written_down_is_the_same_run(workdir, experiment, launch, caplog):
+    begun(workdir, experiment, launch)
+
+    def with_b1(value):
+        optimizer = experiment.config.optimizer
+        return dataclasses.replace(
+            experiment.config, optimizer=dataclasses.replace(optimizer, options={**optimizer.options, "b1": value})
+        )
+
+    resume.refuse_drift(workdir, with_b1(0.9), launch, allow=False)
+    assert warnings(caplog) == []
+    with pytest.raises(WorkdirError, match=r"optimizer.b1: 0.9 -> 0.8"):
+        resume.refuse_drift(workdir, with_b1(0.8), launch, allow=False)
+
+
 def test_another_length_is_a_notice_and_another_log_is_nothing(workdir, experiment, launch, caplog):
     begun(workdir, experiment, launch)
     free = checked_config(log={"every": "1 step"}, checkpoint={"every": "2 steps"}).log

@@ -51,6 +51,13 @@ def test_a_launch_that_begins_is_written_down(tmp_path, config):
     assert (status["state"], status["step"], status["reason"]) == ("finished", 9, "all done")
 
 
+@pytest.mark.parametrize(("step", "told"), [(0, "a new run"), (7, "goes on after step 7")])
+def test_a_launch_says_where_it_writes_and_from_where_it_goes_on(tmp_path, capsys, config, step, told):
+    with session.opened(config, tmp_path / "w", None) as here:
+        here.begin(config, {}, step)
+    assert capsys.readouterr().out.endswith(f"{tmp_path / 'w'}: {told}\n")
+
+
 def end_by(error, config, workdir):
     """A run that has begun and is ended by an exception."""
     with session.opened(config, workdir, None) as here:
@@ -69,13 +76,14 @@ def end_by(error, config, workdir):
     ],
 )
 def test_every_end_is_in_the_status_and_an_unexpected_one_has_its_traceback_in_the_log(
-    tmp_path, config, error, state, has_traceback
+    tmp_path, capsys, config, error, state, has_traceback
 ):
     with pytest.raises(type(error)):
         end_by(error, config, tmp_path / "w")
     status = read(tmp_path / "w" / "status.json")
     assert (status["state"], status["reason"]) == (state, f"{type(error).__name__}: {error}")
     assert ("Traceback" in (tmp_path / "w" / "logs" / "process-0.log").read_text()) == has_traceback
+    assert "Traceback" not in capsys.readouterr().out  # whoever called shows the exception
 
 
 def test_a_refusal_before_the_run_began_leaves_the_status_of_the_run_before(tmp_path, config):

@@ -47,7 +47,10 @@ def import_target(path: str, key: str = "") -> Any:
         missing = error.name or ""
         if module_name != missing and not module_name.startswith(f"{missing}."):
             raise ConfigError([_failed(type_key, path, error)]) from error
-        problem = Problem(type_key, path, f"there is no module {missing}", _did_you_mean(missing, _siblings(missing)))
+        fix = (
+            _did_you_mean(missing, _siblings(missing)) or "It must be installed, or be a file of the current directory."
+        )
+        problem = Problem(type_key, path, f"there is no module {missing}", fix)
         raise ConfigError([problem]) from error
     except (Exception, SystemExit) as error:
         raise ConfigError([_failed(type_key, path, error)]) from error

@@ -52,5 +52,7 @@ def _usage() -> str:
         "python -m jaxtrain [COMMAND] --config=F[:variant] [--workdir=D] [--config.a.b=value ...]",
         "",
         *(f"  {name:<10} {text}" for name, (_, text) in COMMANDS.items()),
+        "",
+        "python -m jaxtrain COMMAND --help tells the flags of a command.",
     ]
     return "\n".join(lines)

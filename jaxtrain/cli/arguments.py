@@ -52,7 +52,8 @@ def read(argv: Sequence[str], switches: Sequence[str] = (), values: Sequence[str
     elif workdir is not None:
         draft = overrides.apply(_stored_config(workdir), changes)
     else:
-        needed = Problem("", "", "which experiment to run is needed", "Write --config=configs/code_lm.py.")
+        fix = "Write --config=FILE.py, or --workdir=DIR of a run that has one."
+        needed = Problem("", "", "a config is needed", fix)
         raise ConfigError([needed, *problems])
     for mode in (mode for mode in modes.MODES if mode in given):
         draft = modes.apply(draft, mode)

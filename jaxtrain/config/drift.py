@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from jaxtrain.config.plain import flatten
@@ -43,7 +43,7 @@ RULES: Mapping[str, Severity] = {
     "preemption": "free",
     "distributed": "free",
 }
-_ABSENT = "(absent)"
+ABSENT = "(absent)"
 _NAMED = (
     "evals",
     "callbacks",
@@ -69,12 +69,20 @@ class Change:
         return f"{self.key}: {shown(self.old)} -> {shown(self.new)}"
 
 
-def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """Every difference between two configs as `to_dict` returns them, in the order of the new one."""
+def compare(
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    default: Callable[[Mapping[str, Any], str], Any] = lambda config, key: ABSENT,
+) -> list[Change]:
+    """Every difference between two configs as `to_dict` returns them, in the order of the new one.
+
+    `default(config, key)`: what a key stands for in a config that leaves it away.
+    """
     before, after = _leaves(old), _leaves(new)
     changes = []
     for key in [*after, *(key for key in before if key not in after)]:
-        was, now = before.get(key, _ABSENT), after.get(key, _ABSENT)
+        was = before[key] if key in before else default(old, key)
+        now = after[key] if key in after else default(new, key)
         if json.dumps(was, sort_keys=True) != json.dumps(now, sort_keys=True):
             changes.append(Change(key, was, now, severity(key)))
     return changes

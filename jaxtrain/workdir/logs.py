@@ -29,6 +29,7 @@ def _terminal(process_index: int) -> logging.Handler:
     terminal.setFormatter(_TerseFormatter())
     terminal.setLevel(logging.INFO if process_index == 0 else logging.WARNING)
     terminal.addFilter(_is_wanted)
+    terminal.addFilter(lambda record: not getattr(record, "file_only", False))
     return terminal
 
 
@@ -36,8 +37,8 @@ def setup_logging(workdir: Workdir, process_index: int = 0) -> Callable[[], None
     """Send every logger's lines and Python's warnings to standard output and to the process's log file.
 
     Processes other than 0 print warnings only. Plain handlers of the root logger, as `logging.basicConfig` leaves them
-    (importing grain calls it), would print every line once more and are put away meanwhile. Returns the function that
-    undoes it all. Raises WorkdirError if the file cannot be opened.
+    (importing grain calls it), would print every line once more and are put away meanwhile. A record with `file_only`
+    is for the file. Returns the function that undoes it all. Raises WorkdirError if the file cannot be opened.
     """
     path = workdir.logs_dir / f"process-{process_index}.log"
     try:
@@ -91,11 +92,12 @@ class _Formatter(logging.Formatter):
 
 
 class _TerseFormatter(_Formatter):
-    """Names the level only where it is a warning or worse."""
+    """Names the level only where it is a warning or worse, and keeps the columns of a table below each other."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
         level = f"{record.levelname}: " if record.levelno >= logging.WARNING else ""
-        return f"{self.formatTime(record, '%H:%M:%S')} {level}{record.message}"
+        time = self.formatTime(record, "%H:%M:%S")
+        return f"{time} {level}{record.message}".replace("\n", "\n" + " " * (len(time) + 1))
 
 
 class _TerminalHandler(logging.Handler):

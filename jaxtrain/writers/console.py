@@ -57,7 +57,8 @@ class Console:
         )
 
     def write_text(self, step: int, name: str, text: str) -> None:
-        _logger.info("%s  %s: %s", self._at(step), name, text)
+        # A text of several lines stands below, so that all of them are indented alike.
+        _logger.info("%s  %s:%s%s", self._at(step), name, "\n" if "\n" in text else " ", text)
 
     def write_image(self, step: int, name: str, image: np.ndarray) -> None:
         _logger.info("%s  %s: an image, see TensorBoard", self._at(step), name)

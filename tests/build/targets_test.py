@@ -100,7 +100,7 @@ def test_files_of_the_current_directory_can_be_named(tmp_path, monkeypatch):
         ("optax.contribb:muon", "there is no module optax.contribb. Did you mean optax.contrib"),
         ("optax:adamm", "optax has no adamm. Did you mean"),
         (f"{HERE}:Nested.mak", "Did you mean make?"),
-        ("no_such_thing_at_all.x:y", "there is no module no_such_thing_at_all."),
+        ("no_such_thing_at_all.x:y", "there is no module no_such_thing_at_all. It must be installed"),
     ],
 )
 def test_what_does_not_exist_is_told_with_close_matches(path, told):

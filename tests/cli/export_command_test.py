@@ -26,7 +26,7 @@ def test_a_step_is_exported(text_run, tmp_path, capsys, flags, step):
         (["--workdir=RUN"], 2, "Write --out=DIR"),
         (["--workdir=RUN", "--out=OUT", "--config.seed=1"], 2, "an export has the config of its run"),
         (["--workdir=RUN", "--out=OUT", "--stpe=1"], 2, "--step"),
-        (["--out=OUT"], 2, "which experiment to run is needed"),
+        (["--out=OUT"], 2, "a config is needed"),
         (["--workdir=RUN", "--out=OUT", "--step=6"], 2, "checkpoints/6 is damaged"),
         (["--workdir=RUN", "--out=RUN"], 2, "exists. Nothing was written"),
     ],

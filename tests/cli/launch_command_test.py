@@ -46,7 +46,7 @@ def test_its_own_flags_are_taken_and_the_others_go_to_the_processes(launched):
     [
         (["--config=c.py"], "--processes"),
         (["--processes=two", "--config=c.py"], "--processes=two"),
-        (["--processes=2"], "which experiment"),
+        (["--processes=2"], "a config is needed"),
     ],
 )
 def test_what_cannot_be_started_is_refused(argv, named, launched):

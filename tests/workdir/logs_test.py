@@ -33,6 +33,21 @@ def test_lines_go_to_the_terminal_and_to_the_file(log, capsys):
     assert lines[1].endswith(" WARNING jaxtrain.x: careful")
 
 
+def test_lines_of_one_message_stand_below_each_other_on_the_terminal(log, capsys):
+    logging.getLogger("jaxtrain.x").info("name   size\nkernel %d", 12)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith(" name   size")
+    assert second == " " * first.index("name") + "kernel 12"
+    assert log().endswith(": name   size\nkernel 12\n")
+
+
+def test_what_is_for_the_file_is_not_on_the_terminal(log, capsys):
+    logging.getLogger("jaxtrain.x").error("long", extra={"file_only": True})
+    logging.getLogger("jaxtrain.x").error("short")
+    assert [line.split(" ", 1)[1] for line in capsys.readouterr().out.splitlines()] == ["ERROR: short"]
+    assert "long" in log()
+
+
 def test_a_handler_that_a_library_left_prints_no_line_twice(workdir, capsys):
     left = logging.StreamHandler()  # as logging.basicConfig does
     logging.getLogger().addHandler(left)

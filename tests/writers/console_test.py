@@ -76,7 +76,12 @@ def test_texts_and_images_are_told(lines):
     console = Console(Progress(), io.StringIO())
     console.write_text(3, "sample", "once upon a time")
     console.write_image(3, "picture", None)
-    assert lines() == ["step 3  sample: once upon a time", "step 3  picture: an image, see TensorBoard"]
+    console.write_text(4, "sample", "once\n  upon")
+    assert lines() == [
+        "step 3  sample: once upon a time",
+        "step 3  picture: an image, see TensorBoard",
+        "step 4  sample:\nonce\n  upon",
+    ]
 
 
 @pytest.mark.parametrize(
