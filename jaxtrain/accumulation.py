@@ -70,9 +70,7 @@ class Accumulated(NamedTuple):
     verdict: Verdict
 
 
-def gate(
-    optimizer: optax.GradientTransformation, reduction: Reduction = EACH
-) -> optax.GradientTransformationExtraArgs:
+def gate(optimizer: optax.GradientTransformation, reduction: Reduction = EACH) -> optax.GradientTransformationExtraArgs:
     """Wrap `optimizer` so that it sees the mean gradient of a batch worth an update, and no other.
 
     `update(grads, state, params, loss=..., enabled=...)` takes the sums of the gradients and of the loss of a whole

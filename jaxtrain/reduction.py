@@ -1,8 +1,9 @@
 """Where the gradients of a batch's shards meet, and when the parameters that fsdp splits are gathered.
 
-A shard is the part of a microbatch that one place along the batch axes of the mesh holds. By default the gradient of each
-microbatch is summed over the shards as soon as it is there (`Reduction`). `Once` keeps a sum for each shard over all
-microbatches, whole and in float32, and reduces the sums once. The shards then know nothing of each other inside the loss.
+A shard is the part of a microbatch that one place along the batch axes of the mesh holds. By default the gradient of
+each microbatch is summed over the shards as soon as it is there (`Reduction`). `Once` keeps a sum for each shard over
+all microbatches, whole and in float32, and reduces the sums once. Inside the loss the shards then know nothing of each
+other.
 """
 
 import dataclasses
@@ -138,7 +139,9 @@ def changed_state(task: Any, microbatch: PyTree) -> list[str]:
         return task.loss(params, model_state, batch, key, True).model_state
 
     jaxpr = jax.make_jaxpr(after)(model_state, params, microbatch).jaxpr
-    paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(model_state)]
+    paths = [
+        jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(model_state)
+    ]
     return [path for path, old, new in zip(paths, jaxpr.invars, jaxpr.outvars, strict=False) if new is not old]
 
 
