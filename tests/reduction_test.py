@@ -170,6 +170,30 @@ def test_microbatches_and_batches_without_weight_and_one_nan_change_nothing(engi
     assert int(state.counters.skipped) == 1
 
 
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """A task whose loss is what its key draws."""
+
+    def init(self, key, batch):
+        return {"w": jnp.ones(())}, {}
+
+    def loss(self, params, model_state, batch, key, train):
+        drawn = jax.random.normal(key, batch["mask"].shape)
+        return Output(Mean.of(params["w"] * drawn, batch["mask"]), {}, model_state)
+
+
+def test_each_shard_draws_from_a_key_of_its_own():
+    mesh = make_mesh(Mesh(), jax.devices())
+    batch = {"mask": np.ones((2, 16), bool)}
+    state = jitted_init(Noise(), SGD)(jax.random.key(5), batch)
+    step = jax.jit(make_train_step(Noise(), SGD, reduction=Once({"w": replicated(mesh)}, mesh=mesh)))
+    _, metrics = step(jax.device_put(state, replicated(mesh)), placed(batch, 8))
+    fold_in = jax.random.fold_in
+    keys = [fold_in(fold_in(fold_in(jax.random.key(5), 1), k), shard) for k in range(2) for shard in range(8)]
+    drawn = np.concatenate([jax.random.normal(key, (2,)) for key in keys])
+    np.testing.assert_allclose(metrics["loss"].compute(), drawn.mean(), rtol=1e-5)
+
+
 def experiment(k, mesh, task=None, **changes):
     accumulation = {"microbatches": k, **changes.pop("accumulation", {})}
     optimizer = {"type": "optax:adamw", "learning_rate": 0.01}
