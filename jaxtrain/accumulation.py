@@ -7,7 +7,8 @@ totals are added up and divided once by the summed weight, so that
 
 whatever k is. The division, the test for finite values and the clipping happen in a gate around the optimizer, on the
 whole batch's gradient. `multisteps` lets `optax.MultiSteps` do the adding up, `fused` a plain sum; both give the same
-numbers, and neither leaves an accumulator behind: `opt_state` is the optimizer's own.
+numbers, and neither leaves an accumulator behind: `opt_state` is the optimizer's own. Over which devices the sums go,
+and when, is said by a `Reduction` (reduction.py).
 """
 
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxtrain.metrics import Mean
+from jaxtrain.reduction import EACH, Reduction, select
 from jaxtrain.typing import Array, ModelState, Params, PyTree
 
 ENGINES = ("multisteps", "fused")
@@ -45,12 +47,16 @@ class GateState(NamedTuple):
 
 
 class Microbatch(NamedTuple):
-    """What one microbatch contributes: its gradients, its loss, its metrics and the model state after it."""
+    """What one microbatch contributes: its gradients, its loss, its metrics and the model state after it.
+
+    counts: bool, there is weight in it.
+    """
 
     grads: Params
     loss: Mean
     metrics: dict[str, Any]
     model_state: ModelState
+    counts: Array | bool = True
 
 
 class Accumulated(NamedTuple):
@@ -64,12 +70,12 @@ class Accumulated(NamedTuple):
     verdict: Verdict
 
 
-def gate(optimizer: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+def gate(optimizer: optax.GradientTransformation, reduction: Reduction = EACH) -> optax.GradientTransformationExtraArgs:
     """Wrap `optimizer` so that it sees the mean gradient of a batch worth an update, and no other.
 
-    `update(grads, state, params, loss=..., last=...)` takes the summed gradient and the summed loss so far, and whether
-    the batch is complete. A batch of weight 0, or with a value that is not finite, leaves the optimizer's state as it
-    was and gives updates of zero.
+    `update(grads, state, params, loss=..., enabled=...)` takes the sums of the gradients and of the loss of a whole
+    batch. A batch of weight 0, or with a value that is not finite, leaves the optimizer's state as it was and gives
+    updates of zero; so does `enabled` false, and without a loss, in the midst of a batch, nothing is even looked at.
     """
     optimizer = optax.with_extra_args_support(optimizer)
 
@@ -77,16 +83,25 @@ def gate(optimizer: optax.GradientTransformation) -> optax.GradientTransformatio
         return GateState(optimizer.init(params), no_verdict())
 
     def update(
-        grads: Params, state: GateState, params: Params | None = None, *, loss: Mean, last: Array, **extra_args: Any
+        grads: Params,
+        state: GateState,
+        params: Params,
+        *,
+        loss: Mean | None = None,
+        enabled: Array | bool = True,
+        **extra_args: Any,
     ) -> tuple[Params, GateState]:
+        if loss is None:
+            return jax.tree.map(jnp.zeros_like, params), state
+        grads = reduction.placed(reduction.total(grads))
         weight = jnp.where(loss.weight > 0, loss.weight, 1.0)
         grads = jax.tree.map(lambda g: g / weight, grads)  # float32, also for parameters of 16 bits
         leaf_is_finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(grads)])
         finite = jnp.all(leaf_is_finite) & jnp.isfinite(loss.total) & jnp.isfinite(loss.weight) & (loss.weight >= 0)
-        applied = last & finite & (loss.weight > 0)
+        applied = enabled & finite & (loss.weight > 0)
 
         def run() -> tuple[Params, optax.OptState]:
-            like_params = grads if params is None else optax.tree.cast_like(grads, params)
+            like_params = optax.tree.cast_like(grads, params)
             updates, inner = optimizer.update(like_params, state.inner, params, **extra_args)
             return updates, _keep_dtypes(inner, state.inner)
 
@@ -114,101 +129,85 @@ def accumulate(
     opt_state: optax.OptState,
     model_state: ModelState,
     batch: PyTree,
+    key: Array,
     enabled: Array,
+    reduction: Reduction = EACH,
 ) -> Accumulated:
-    """Run `microbatch(params, model_state, slice, index)` over the leading dim of `batch` and update once.
+    """Run `microbatch(params, model_state, slice, key)` over the leading dim of `batch` and update once.
 
-    A microbatch of weight 0 is as if it had not been there, whatever its loss, gradients and metrics are. With
-    `enabled` false nothing is applied.
+    The i-th one's key is `fold_in(key, i)`. A microbatch of weight 0 is as if it had not been there, whatever its loss,
+    gradients and metrics are. With `enabled` false nothing is applied.
     """
     num_microbatches = jax.tree.leaves(batch)[0].shape[0]
-    gated = gate(optimizer)
-    start = GateState(opt_state, no_verdict())
-    if num_microbatches == 1:
-        first = microbatch(params, model_state, jax.tree.map(lambda x: x[0], batch), jnp.array(0, jnp.int32))
-        updates, gate_state = gated.update(first.grads, start, params, loss=first.loss, last=enabled)
-        model_state = select(gate_state.verdict.applied, first.model_state, model_state)
-        params = apply_updates(gate_state.verdict.applied, params, updates)
-        return Accumulated(params, gate_state.inner, model_state, first.loss, first.metrics, gate_state.verdict)
-
-    make = {"multisteps": _multisteps, "fused": _fused}[engine]
-    accumulator, add, finish = make(gated, num_microbatches, params, start, enabled)
-    old_model_state = model_state
+    gated, start = gate(optimizer, reduction), GateState(opt_state, no_verdict())
+    seen, run = reduction.prepared(params), reduction.spread(_counted(microbatch))
+    adder = {"multisteps": _multisteps, "fused": _fused}[engine if num_microbatches > 1 else "fused"]
+    sums, add, finish = adder(gated, num_microbatches, params, start, reduction.zeros(params))
 
     def body(carry: tuple, indexed: tuple) -> tuple[tuple, tuple[dict[str, Any], Array]]:
-        accumulator, params, model_state, loss = carry
+        sums, loss, model_state = carry
         index, slice_ = indexed
-        result = microbatch(params, model_state, slice_, index)
+        result = run(seen, model_state, slice_, jax.random.fold_in(key, index))
+        carry = (add(sums, result.grads), loss.merge(result.loss), result.model_state)
+        return carry, (result.metrics, result.counts)
+
+    carry = (sums, reduction.zeros(Mean(jnp.zeros(()), jnp.zeros(()))), model_state)
+    xs = (jnp.arange(num_microbatches), batch)
+    (sums, loss, new_model_state), stacked = jax.lax.scan(body, carry, xs, unroll=num_microbatches == 1)
+    loss = reduction.total(loss)
+    updates, (opt_state, verdict) = finish(sums, loss=loss, enabled=enabled)
+    return Accumulated(
+        apply_updates(verdict.applied, params, updates),
+        opt_state,
+        select(verdict.applied, new_model_state, model_state),
+        loss,
+        reduction.merged(*stacked),
+        verdict,
+    )
+
+
+def _counted(microbatch: Callable[..., Microbatch]) -> Callable[..., Microbatch]:
+    """Give `microbatch`, which contributes nothing where it has no weight."""
+
+    def counted(params: Params, model_state: ModelState, batch: PyTree, key: Array) -> Microbatch:
+        result = microbatch(params, model_state, batch, key)
         counts = result.loss.weight != 0
-        loss = select(counts, loss.merge(result.loss), loss)
-        grads = select(counts, result.grads, jax.tree.map(jnp.zeros_like, result.grads))
-        accumulator, params = add(accumulator, params, grads, loss, index)
-        model_state = select(counts, result.model_state, model_state)
-        return (accumulator, params, model_state, loss), (result.metrics, counts)
+        grads, loss = select(counts, (result.grads, result.loss), jax.tree.map(jnp.zeros_like, result[:2]))
+        return Microbatch(grads, loss, result.metrics, select(counts, result.model_state, model_state), counts)
 
-    zero = Mean(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32))
-    carry, stacked = jax.lax.scan(body, (accumulator, params, model_state, zero), (jnp.arange(num_microbatches), batch))
-    accumulator, params, model_state, loss = carry
-    params, gate_state = finish(accumulator, params, loss)
-    model_state = select(gate_state.verdict.applied, model_state, old_model_state)
-    return Accumulated(params, gate_state.inner, model_state, loss, merge_stacked(*stacked), gate_state.verdict)
+    return counted
 
 
-def _multisteps(gated: Any, num_microbatches: int, params: Params, start: GateState, enabled: Array) -> tuple:
+def _multisteps(gated: Any, num_microbatches: int, params: Params, start: GateState, zeros: PyTree) -> tuple:
     """`optax.MultiSteps` in sum mode. Its own state lives inside the step only, around the stored inner state.
 
-    It calls the optimizer with every partial sum; the gate, told which microbatch is the last, lets only that one pass.
+    The microbatches are its first mini-steps; one more, of zeros and after the loop, makes the optimizer run.
     """
-    multisteps = optax.MultiSteps(gated, every_k_schedule=num_microbatches, use_grad_mean=False)
-    accumulator = multisteps.init(params)._replace(inner_opt_state=start)
+    multisteps = optax.MultiSteps(gated, every_k_schedule=num_microbatches + 1, use_grad_mean=False)
+    accumulator = multisteps.init(params)._replace(inner_opt_state=start, acc_grads=zeros)
 
-    def add(accumulator: Any, params: Params, grads: Params, loss: Mean, index: Array) -> tuple[Any, Params]:
-        last = enabled & (index == num_microbatches - 1)
-        grads = optax.tree.cast(grads, jnp.float32)  # else the sum is handed on in the parameters' precision
-        updates, accumulator = multisteps.update(grads, accumulator, params, loss=loss, last=last)
-        return accumulator, apply_updates(accumulator.inner_opt_state.verdict.applied, params, updates)
+    def add(accumulator: Any, grads: PyTree) -> Any:
+        return multisteps.update(optax.tree.cast(grads, jnp.float32), accumulator, params)[1]
 
-    return accumulator, add, lambda accumulator, params, loss: (params, accumulator.inner_opt_state)
-
-
-def _fused(gated: Any, num_microbatches: int, params: Params, start: GateState, enabled: Array) -> tuple:
-    """A float32 sum over the microbatches, then one update."""
-    accumulator = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
-
-    def add(accumulator: Params, params: Params, grads: Params, loss: Mean, index: Array) -> tuple[Params, Params]:
-        return jax.tree.map(jnp.add, accumulator, grads), params
-
-    def finish(accumulator: Params, params: Params, loss: Mean) -> tuple[Params, GateState]:
-        updates, gate_state = gated.update(accumulator, start, params, loss=loss, last=enabled)
-        return apply_updates(gate_state.verdict.applied, params, updates), gate_state
+    def finish(accumulator: Any, **batch: Any) -> tuple[Params, GateState]:
+        updates, accumulator = multisteps.update(zeros, accumulator, params, **batch)
+        return updates, accumulator.inner_opt_state
 
     return accumulator, add, finish
+
+
+def _fused(gated: Any, num_microbatches: int, params: Params, start: GateState, zeros: PyTree) -> tuple:
+    """A float32 sum over the microbatches, then one update."""
+
+    def add(sums: PyTree, grads: PyTree) -> PyTree:
+        return jax.tree.map(jnp.add, sums, grads)
+
+    return zeros, add, lambda sums, **batch: gated.update(sums, start, params, **batch)
 
 
 def apply_updates(applied: Array, params: Params, updates: Params) -> Params:
     """Add `updates`, or keep every bit of `params`: adding zero would turn -0.0 into 0.0."""
     return select(applied, optax.apply_updates(params, updates), params)
-
-
-def select(condition: Array, new: PyTree, old: PyTree) -> PyTree:
-    """Choose one of two trees of the same structure by a scalar bool."""
-    return jax.tree.map(lambda n, o: jnp.where(condition, n, o), new, old)
-
-
-def merge_stacked(metrics: dict[str, Any], counts: Array) -> dict[str, Any]:
-    """Merge metrics whose leaves are stacked over microbatches in dim 0, those of the microbatches that count.
-
-    counts: [microbatch] bool. No neutral element is asked of a metric; if nothing counts, the first one is given.
-    """
-    first = jax.tree.map(lambda x: x[0], (metrics, counts))
-    rest = jax.tree.map(lambda x: x[1:], (metrics, counts))
-
-    def body(carry: tuple, item: tuple) -> tuple[tuple, None]:
-        (merged, begun), (other, counts) = carry, item
-        both = {name: metric.merge(other[name]) for name, metric in merged.items()}
-        return (select(counts, select(begun, both, other), merged), begun | counts), None
-
-    return jax.lax.scan(body, first, rest)[0][0]  # a loop, so that many microbatches make no larger program
 
 
 def _keep_dtypes(new: PyTree, old: PyTree) -> PyTree:

@@ -21,6 +21,7 @@ from jaxtrain.evaluate import Evaluation, check_best_metric
 from jaxtrain.experiment import Experiment, make_init_of
 from jaxtrain.layout import make_layout
 from jaxtrain.optimizers import Optimizer, make_optimizer
+from jaxtrain.reduction import changed_state
 from jaxtrain.step import TrainState, eval_params
 
 
@@ -45,6 +46,8 @@ def assemble(config: Config, *, devices: Sequence[Any] | None = None, autotune_d
     num_steps = steps_of("duration", config.duration, *sizes)
     warmup_steps = steps_of("schedule.warmup", config.schedule.warmup, *sizes) or 0
     optimizer = make_optimizer(config, num_steps, warmup_steps, _freeze_steps(config, num_steps, sizes))
+    if config.accumulation.reduce == "once":
+        _check_shards_are_independent(config, task, abstract_batch)
     abstract_state, sharded_by = _abstract_state(config, mesh, task, optimizer, abstract_batch)
     experiment = Experiment(
         config=config,
@@ -123,6 +126,19 @@ def _abstract_state(
     shardings = partitioning.state_shardings(mesh, abstract, optimizer.transformation, config.sharding, named)
     placed = partitioning.place_params(mesh, abstract.params, config.sharding, named)
     return sharding.with_shardings(abstract, shardings), {path: placement.by for path, placement in placed.items()}
+
+
+def _check_shards_are_independent(config: Config, task: Any, abstract_batch: Mapping[str, Any]) -> None:
+    """Refuse what would be another loss if each shard of a microbatch were alone in it."""
+    microbatch = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in abstract_batch.items()}
+    what = ""
+    if getattr(task, "batch_coupled", False):
+        what = f"the loss of {config.task.type} couples the examples of a batch (batch_coupled)"
+    elif changed := changed_state(task, microbatch):
+        what = f"the loss changes the model state with each batch, as batch statistics: {', '.join(changed[:3])}"
+    if what:
+        allowed = f"{what}, so it is not the sum of the losses of a batch's shards"
+        raise ConfigError([Problem("accumulation.reduce", "once", allowed, "Use --config.accumulation.reduce=each.")])
 
 
 def _trace(key: str, value: Any, batch: Mapping[str, Any], function: Any, *arguments: Any) -> Any:

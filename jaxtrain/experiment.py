@@ -18,6 +18,7 @@ from jaxtrain.duration import Duration, Every, every_of
 from jaxtrain.evaluate import Evaluation
 from jaxtrain.layout import Layout, make_layout
 from jaxtrain.optimizers import Optimizer
+from jaxtrain.reduction import Once, Reduction
 from jaxtrain.step import TrainState, drain, eval_params, make_eval_step, make_init, make_train_step, zeros_like
 from jaxtrain.workdir import Workdir
 
@@ -142,6 +143,7 @@ class Experiment:
             self.optimizer.transformation,
             learning_rate=self.optimizer.learning_rate,
             engine=self.config.accumulation.engine,
+            reduction=self.reduction,
             compute_dtype=self.config.precision.compute,
             nonfinite_limit=1 if nonfinite.policy == "stop" else nonfinite.limit,
             frozen=self.optimizer.groups.frozen,
@@ -152,6 +154,13 @@ class Experiment:
     def eval_step(self) -> Any:
         """Give the function that `compile_eval_step` compiles."""
         return self.layout.traced(make_eval_step(self.task, compute_dtype=self.config.precision.compute))
+
+    @property
+    def reduction(self) -> Reduction:
+        """When gradients meet and parameters are gathered."""
+        accumulation = self.config.accumulation
+        options = (self._shardings.params, self.config.precision.compute, accumulation.gather == "once")
+        return Once(*options, mesh=self.mesh) if accumulation.reduce == "once" else Reduction(*options)
 
     def compile_eval_step(self, abstract_batch: Mapping[str, Any]) -> Any:
         """Compile `eval_step(params, model_state, batch) -> metrics` for batches of one shape."""

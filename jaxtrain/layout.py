@@ -65,6 +65,11 @@ class Layout:
             raise ValueError(f"{len(names)} names {names} for the {x.ndim} dims of an array {x.shape}")
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec_of(self.fit(names, x.shape).axes)))
 
+    def without(self, axes: Sequence[str]) -> "Layout":
+        """Give the layout of what is the same along some axes."""
+        left = ((name, tuple(axis for axis in split if axis not in axes)) for name, split in self.axes)
+        return dataclasses.replace(self, axes=tuple(left))
+
     def splits(self, name: str, size: int) -> bool:
         """Say whether a dim of this name and size is split."""
         return any(self.fit((name,), (size,)).axes)

@@ -16,9 +16,10 @@ import optax
 from flax import linen as nn
 
 from jaxtrain import accumulation
-from jaxtrain.accumulation import Microbatch, Verdict, select
+from jaxtrain.accumulation import Microbatch, Verdict
 from jaxtrain.metrics import Mean
 from jaxtrain.param_groups import FOREVER
+from jaxtrain.reduction import EACH, Reduction, select
 from jaxtrain.tasks.task import Task
 from jaxtrain.typing import Array, Batch, ModelState, Params, PyTree
 
@@ -157,6 +158,7 @@ def make_train_step(
     *,
     learning_rate: Callable[[Array], Array] = lambda updates: jnp.full_like(updates, jnp.nan, jnp.float32),
     engine: str = "multisteps",
+    reduction: Reduction = EACH,
     compute_dtype: Any = jnp.float32,
     nonfinite_limit: int = 1,
     frozen: Callable[[Params], PyTree] = nothing_frozen,
@@ -177,14 +179,12 @@ def make_train_step(
         step_key = jax.random.fold_in(state.key, step)
         held = _held(frozen(state.params), step)
 
-        def microbatch(params: Params, model_state: ModelState, batch: Batch, index: Array) -> Microbatch:
-            key = jax.random.fold_in(step_key, index)
+        def microbatch(params: Params, model_state: ModelState, batch: Batch, key: Array) -> Microbatch:
             return _gradients(task, params, model_state, batch, key, compute_dtype, held)
 
+        parts = (state.params, state.opt_state, state.model_state)
         enabled = ~state.counters.halted
-        done = accumulation.accumulate(
-            microbatch, optimizer, engine, state.params, state.opt_state, state.model_state, batch, enabled
-        )
+        done = accumulation.accumulate(microbatch, optimizer, engine, *parts, batch, step_key, enabled, reduction)
         updates = state.step - state.counters.skipped - state.counters.empty
         metrics = _step_metrics(done.loss, done.metrics, done.verdict.grad_norm, learning_rate(updates))
         params = _hold(held, state.params, done.params)

@@ -44,7 +44,7 @@ FLOORS = (
         "writers",
     },
     {"tasks", "build", "check", "optimizers"},
-    {"step", "accumulation"},
+    {"step", "accumulation", "reduction"},
     {"evaluate", "params", "generate", "export", "reporting", "nonfinite"}
     | {"assembly", "experiment", "init_from", "result", "resume", "session"}
     | {"callbacks", "watchdog", "preemption", "profiling"},

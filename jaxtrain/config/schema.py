@@ -77,6 +77,10 @@ class Accumulation:
     microbatches: Count = 1
     # Who sums: optax.MultiSteps or one fused scan. The numbers are the same.
     engine: Annotated[str, limits.one_of("multisteps", "fused")] = "multisteps"
+    # Gradients meet over the devices after each microbatch, or once a step: less to send, more memory.
+    reduce: Annotated[str, limits.one_of("each", "once")] = "each"
+    # Parameters that fsdp splits are gathered for each microbatch, or once a step for all: less to send, more memory.
+    gather: Annotated[str, limits.one_of("each", "once")] = "each"
 
 
 @dataclasses.dataclass(frozen=True)

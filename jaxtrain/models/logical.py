@@ -7,7 +7,7 @@ are as they are, and parameters plain arrays.
 import contextlib
 import contextvars
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import flax
@@ -21,6 +21,8 @@ class Layout(Protocol):
     def constrain(self, x: jax.Array, names: tuple[str | None, ...]) -> jax.Array: ...
 
     def splits(self, name: str, size: int) -> bool: ...
+
+    def without(self, axes: Sequence[str]) -> "Layout": ...
 
 
 _in_force: contextvars.ContextVar[Layout | None] = contextvars.ContextVar("layout", default=None)

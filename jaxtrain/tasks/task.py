@@ -28,7 +28,8 @@ class Output:
 class Task(Protocol):
     """A frozen dataclass with these methods. All arrays of `batch` are [batch, ...]; "mask" is among them.
 
-    Padding rows have mask False and must not count in the loss, the metrics or their weights.
+    Padding rows have mask False and must not count in the loss, the metrics or their weights. A task whose loss is no
+    sum over examples, as one that contrasts them, has an attribute `batch_coupled = True` (docs/accumulation.md).
     """
 
     def init(self, key: Array, batch: Batch) -> tuple[Params, ModelState]:

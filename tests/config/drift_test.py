@@ -43,6 +43,8 @@ def test_equal_configs_have_not_drifted():
         ({"duration": "20 steps"}, {"duration": "notice"}),
         ({"schedule": {"warmup": "5 steps"}}, {"schedule.warmup": "notice"}),
         ({"accumulation": {"engine": "fused"}}, {"accumulation.engine": "notice"}),
+        ({"accumulation": {"reduce": "once"}}, {"accumulation.reduce": "notice"}),
+        ({"accumulation": {"gather": "once"}}, {"accumulation.gather": "notice"}),
         ({"evals": {"test": {"every": "1 epoch", "data": {"split": "x"}}}}, {"evals.test.every": "notice"}),
         ({"ema": {"decay": 0.5}}, {"ema.decay": "refused"}),
         ({"log": {"every": "1 step"}, "name": "n"}, {"log.every": "free", "name": "free"}),

@@ -232,7 +232,7 @@ BOUNDS = {
     "clip_norm": [0.0, 1e300],
     "compile_cache": ["", "auto", "/x"],
     "deterministic": [True, False],
-    "accumulation": [{"microbatches": 1}, {"engine": "fused"}],
+    "accumulation": [{"microbatches": 1}, {"engine": "fused"}, {"reduce": "once", "gather": "once"}],
     "mesh": [{"data": 1}, {"fsdp": -1, "data": 1}],
     "checkpoint": [{"every": ""}, {"keep_every": "5 epochs"}],
     "log": [{"every": "", "tensorboard": False}],

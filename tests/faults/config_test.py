@@ -137,6 +137,8 @@ BOUNDS: dict[str, tuple] = {
     "clip_norm": (0.0, 1e-30, 1e30),
     "accumulation.microbatches": (1, 2),
     "accumulation.engine": ("multisteps", "fused"),
+    "accumulation.reduce": ("each", "once"),
+    "accumulation.gather": ("each", "once"),
     "precision.params": ("float32", "bfloat16", "float16"),
     "precision.compute": ("float32", "bfloat16", "float16"),
     "nonfinite.policy": ("stop", "skip"),

@@ -44,6 +44,7 @@ class Contrastive:
 
     image: Any
     text: Any
+    batch_coupled = True
 
     def init(self, key, batch):
         towers = {name: getattr(self, name).init(key, batch[name])["params"] for name in ("image", "text")}

@@ -1,0 +1,1 @@
+"""What a compiled step will do, read before it runs."""
