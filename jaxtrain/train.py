@@ -12,6 +12,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from jaxtrain import compiling, init_from, profiling, resume, session, sharding
 from jaxtrain.assembly import assemble
 from jaxtrain.callbacks import Callbacks
@@ -19,6 +21,7 @@ from jaxtrain.check import checked
 from jaxtrain.checkpoint import Checkpoints
 from jaxtrain.config import parse
 from jaxtrain.data.prefetch import DevicePrefetch
+from jaxtrain.distributed import nodes
 from jaxtrain.distributed.agreement import require_same
 from jaxtrain.distributed.join import joined
 from jaxtrain.evaluate import Evaluation, Evaluator
@@ -61,7 +64,9 @@ def train(
         here = stack.enter_context(session.opened(config, workdir, signals, crew))
         stack.enter_context(profiling.explained_exhaustion(here.workdir.path / "profile", config))
         compiling.enable_cache(config.compile_cache)
-        experiment = assemble(config, autotune_dir=str(here.workdir.autotune_dir))
+        devices = nodes.arranged(jax.devices(), crew.members)
+        experiment = assemble(config, devices=devices, autotune_dir=str(here.workdir.autotune_dir))
+        _logger.info("%s", nodes.describe(experiment.mesh, crew.members))
         timeline.mark("data and model")
         if fresh:
             init_from.check(config.init_from, experiment.abstract_state, here.workdir.path)

@@ -78,3 +78,10 @@ def test_names_for_another_number_of_dims_are_an_error():
 def test_a_spec_is_in_its_shortest_form():
     assert spec_of((("data", "fsdp"), (), ("tensor",), ())) == PartitionSpec(("data", "fsdp"), None, "tensor")
     assert spec_of(((), ())) == PartitionSpec()
+
+
+def test_a_layout_can_leave_axes_out():
+    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
+    layout = make_layout(mesh, Sharding())
+    assert layout.fit(("batch", "mlp"), (8, 8)).axes == (("data", "fsdp"), ("tensor",))
+    assert layout.without(("data", "fsdp")).fit(("batch", "mlp"), (8, 8)).axes == ((), ("tensor",))

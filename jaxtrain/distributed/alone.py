@@ -1,7 +1,7 @@
 """What a run of one process needs of agreement, which is nothing: the interface of the other kind too (crew.py)."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 
@@ -17,6 +17,7 @@ class Alone:
 
     index = 0
     num_processes = 1
+    members: Sequence[Mapping[str, Any]] = ()  # where each process of several runs, by number
     stop: Stop | None = None
     on_loss: Callable[[str], None]  # called once, in another thread, if another process is lost: to end this one
 

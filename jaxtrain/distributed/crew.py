@@ -31,7 +31,7 @@ class Crew(Alone):
     def __init__(self, connection: socket.socket, about: Mapping[str, Any], silence_secs: float):
         """about: index, num_processes, node, host and pid of this process."""
         self.index, self.num_processes = about["index"], about["num_processes"]
-        self.members: list[Mapping[str, Any]] = []  # the same of all, by index, once all have come
+        self.members = ()  # until all have come
         self.on_loss = lambda reason: None
         self._connection = connection
         self._silence_secs = silence_secs
