@@ -1,5 +1,6 @@
 """What a mesh must not change, the numbers, and what it must: bytes on each device, and what devices exchange."""
 
+import dataclasses
 import functools
 import math
 import re
@@ -168,3 +169,13 @@ def test_the_forward_pass_of_a_layer_has_two_all_reduces_and_the_loss_gathers_no
     kinds = [re.search(r"embedding|attention/out|mlp/down|reduce_max|reduce_sum", line)[0] for line in reduced]
     assert sorted(kinds) == ["attention/out", "embedding", "mlp/down", "reduce_max", "reduce_sum"]
     assert not re.search(r" (all-gather|all-to-all|collective-permute)", text)
+
+
+@pytest.mark.parametrize("mesh", ["tensor=4,fsdp=2", "sequence=2,tensor=2,data=2"])
+def test_reducing_once_gives_the_same_losses_beside_tensor_and_sequence(mesh):
+    """Without dropout, whose masks then belong to shards."""
+    task = dataclasses.replace(MODELS["llama"], model=MODELS["llama"].model.clone(dropout=0.0))
+    (losses, _, _), (expected, _, _) = (
+        train(experiment_of(MESHES[mesh], task, accumulation={"reduce": reduce}), 5) for reduce in ("once", "each")
+    )
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
