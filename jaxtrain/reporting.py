@@ -184,9 +184,12 @@ class Reporter:
 def open_writers(config: Config, workdir: Workdir, progress: Progress) -> list[Writer]:
     """Open what shows the lines of a run that goes on from `progress.step`, beside `metrics.jsonl`.
 
-    Only what a person watches may hold the loop up.
+    Only what a person watches may hold the loop up. Of several processes the first one shows them; the others have them
+    in their logs.
     """
     opened: list[Writer] = [Console(progress)]
+    if not workdir.is_first:
+        return opened
     if is_notebook():
         opened.append(Notebook(progress))
     if config.log.tensorboard:

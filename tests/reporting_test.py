@@ -326,6 +326,17 @@ def test_the_console_is_always_there_and_tensorboard_where_it_is_wanted(tmp_path
     assert any(path.stat().st_size > 60 for path in workdir.tensorboard_dir.iterdir()) == tensorboard
 
 
+def test_of_several_processes_only_the_first_shows_lines_to_others(tmp_path):
+    Asking.made = ()
+    config = Config(log=schema.Log(tensorboard=True, trackers={"mine": schema.Spec(f"{HERE}:Asking", {"level": 2})}))
+    Workdir(tmp_path / "run", num_processes=2)
+    second = Workdir(tmp_path / "run", create=False, process=1, num_processes=2)
+    (console,) = open_writers(config, second, Pace(10, None))
+    assert isinstance(console, Console)
+    console.close()
+    assert not second.trackers_dir.exists()
+
+
 def test_in_a_notebook_its_display_is_there_too(tmp_path, monkeypatch):
     monkeypatch.setattr("jaxtrain.reporting.is_notebook", lambda: True)
     workdir = Workdir(tmp_path / "run")

@@ -61,7 +61,9 @@ def test_each_process_has_a_status_and_a_log_and_only_the_first_writes_the_rest(
     assert statuses[0]["pid"] != statuses[1]["pid"]
     assert len(json.loads((tmp_path / "w" / "manifest.json").read_text())) == 1
     assert {path.name for path in (tmp_path / "w" / "logs").iterdir()} == {"process-0.log", "process-1.log"}
+    assert len(list((tmp_path / "w" / "tensorboard").iterdir())) == 1
     assert "process 0 of 2, coordinator 127.0.0.1" in ends[0].stdout
+    assert "step 12/12" not in ends[1].stdout
     again = group.start(cli).finish()
     assert [end.returncode for end in again] == [0, 0]
     assert "nothing to do" in again[0].stdout
