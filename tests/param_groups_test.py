@@ -2,15 +2,19 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import linen as nn
 from flax import nnx
 
+from jaxtrain.callbacks import Callback
 from jaxtrain.config import ParamGroup
 from jaxtrain.errors import EXIT_REFUSED, ConfigError
 from jaxtrain.models.transformer import Transformer
 from jaxtrain.param_groups import ParamGroups, decayed, path_of
-from tests.classifier import make_config, on_one_device
+from jaxtrain.preemption import Signals
+from jaxtrain.train import train
+from tests.classifier import At, make_config, on_one_device
 
 PARAMS = {
     "encoder": {"dense": {"kernel": jnp.ones((3, 4)), "bias": jnp.ones(4)}, "norm": {"scale": jnp.ones(4)}},
@@ -57,6 +61,11 @@ def test_the_first_group_that_matches_has_a_parameter_and_the_rest_is_default():
         ({"x": {"match": "head", "freeze": True, "learning_rate_factor": 2.0}}, "x.freeze", "frozen group has no rate"),
         ({"x": {"match": "bias|scale", "weight_decay": 0.1}}, "x.weight_decay", "never decayed.* mask of your own"),
         ({"x": {"match": ".", "freeze": True}}, "x.freeze", "nothing to train"),
+        (
+            {"x": {"match": "head", "freeze": True, "freeze_for": "3 steps"}},
+            "x.freeze_for",
+            "for the whole run, by freeze, or for a while",
+        ),
     ],
 )
 def test_a_group_that_cannot_be_meant_is_refused(matches, key, words):
@@ -139,3 +148,57 @@ def test_names_that_end_in_bias_or_scale_count_and_vectors_of_any_name_do_not():
         "a/rescaled": True,
         "a/unbiased": True,
     }
+
+
+def frozen_for_a_while(freeze_for="5 steps", **changes):
+    config = make_config(**changes)
+    config.optimizer.type = "optax:adamw"
+    config.param_groups.first = {"match": "^Dense_0/", "freeze_for": freeze_for}
+    config.checkpoint = {"every": "1 steps", "keep_last": 20}
+    return config
+
+
+def test_a_group_that_is_frozen_for_a_while_keeps_every_bit_and_is_trained_from_then_on(tmp_path):
+    kept = {}
+
+    class Keep(Callback):
+        def on_start(self, run):
+            self.on_step(run, 0)
+
+        def on_step(self, run, step):
+            kept[step] = by_path(jax.tree.map(np.asarray, run.state.params))
+
+    train(frozen_for_a_while(callbacks={"keep": {"type": Keep()}}), tmp_path / "w")
+    for name, first in kept[0].items():
+        changed = [step for step in range(1, 13) if not np.array_equal(kept[step][name], kept[step - 1][name])]
+        assert changed == list(range(6 if name.startswith("Dense_0/") else 1, 13)), name
+        assert first.dtype == np.float32
+
+
+@pytest.mark.parametrize("stopped_at", [3, 5, 6])
+def test_a_run_that_is_resumed_beside_the_thaw_ends_like_one_that_was_not(stopped_at, tmp_path):
+    whole = train(frozen_for_a_while(), tmp_path / "whole")
+    signals = Signals()
+    stop = At(stopped_at, lambda run: setattr(signals, "requested", "SIGTERM"))
+    begun = train(frozen_for_a_while(callbacks={"stop": {"type": stop}}), tmp_path / "w", signals=signals)
+    assert (begun.status, begun.step) == ("preempted", stopped_at)
+    resumed = train(frozen_for_a_while(), tmp_path / "w")
+    for a, b in zip(jax.tree.leaves(resumed.state.params), jax.tree.leaves(whole.state.params), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(jax.tree.leaves(resumed.state.opt_state), jax.tree.leaves(whole.state.opt_state), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("freeze_for", ["12 steps", "3 epochs", "400 examples"])
+def test_frozen_for_the_whole_run_is_refused(freeze_for):
+    with pytest.raises(ConfigError) as raised:
+        on_one_device(frozen_for_a_while(freeze_for))
+    (problem,) = raised.value.problems
+    assert problem.key == "param_groups.first.freeze_for"
+    assert "the whole run of 12" in problem.allowed
+
+
+def test_the_table_says_until_when_a_group_is_frozen():
+    experiment = on_one_device(frozen_for_a_while("2 epochs", duration="20 steps"))
+    table = experiment.optimizer.groups.describe(experiment.abstract_state.params)
+    assert "x 1 after step 13" in next(line for line in table.splitlines() if line.startswith("first"))
