@@ -41,7 +41,8 @@ def mesh_shape(config: schema.Mesh, num_devices: int) -> dict[str, int]:
             for shape in _nearest_shapes(sizes, num_devices)
         ]
         fix = f"Use {' or '.join(flags)}."
-        allowed = f"the axes ({spelled}) multiply to {fixed}, but the number of devices is {num_devices}"
+        present = "is 1 device" if num_devices == 1 else f"are {num_devices} devices"
+        allowed = f"the axes ({spelled}) multiply to {fixed}, but there {present}"
         raise ConfigError([Problem(f"mesh.{axis}", sizes[axis], allowed, fix)])
     return sizes
 

@@ -70,6 +70,12 @@ def test_axes_that_do_not_multiply_to_the_devices_are_refused_with_sizes_that_do
     assert fix in str(raised.value)
 
 
+@pytest.mark.parametrize(("num_devices", "present"), [(1, r"there is 1 device\."), (4, r"there are 4 devices\.")])
+def test_the_devices_there_are_are_counted(num_devices, present):
+    with pytest.raises(ConfigError, match=present):
+        mesh_shape(Mesh(data=3), num_devices)
+
+
 def test_a_mesh_uses_every_device_and_leaves_shardings_to_the_compiler():
     mesh = mesh_of("data=2,fsdp=4")
     assert mesh.axis_names == ("data", "fsdp", "sequence", "tensor")
