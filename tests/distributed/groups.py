@@ -16,6 +16,8 @@ def crews(num_processes, *, silence_secs=30.0, init_secs=30.0, only=None):
     try:
         for index in range(num_processes) if only is None else only:
             opened.append(open_crew(service.port, index, num_processes, silence_secs))
+        if only is None:
+            together([crew.wait_for_all for crew in opened])  # as every run does before anything else
         yield opened
     finally:
         for crew in opened:
