@@ -89,6 +89,8 @@ class Service:
                 self._take(index, message)
         except (OSError, ValueError, KeyError, TypeError):  # it broke, or something else talks to this port
             writer.close()
+        except asyncio.CancelledError:  # the service ends; asyncio of Python 3.11 would print it
+            return
         if index in self._members and self._members[index].writer is writer:
             self._gone(index, "its connection ended")
 
