@@ -1,5 +1,6 @@
 """How a process becomes one of a run's: it finds the others, learns who they are, and starts JAX with them."""
 
+import atexit
 import contextlib
 import json
 import logging
@@ -63,6 +64,7 @@ def _join_others(decision: Decision, distributed: schema.Distributed, environ: M
     }
     crew = Crew(_connect(host, port, distributed.init_timeout_secs), about, distributed.heartbeat_timeout_secs)
     _joined = crew, service
+    atexit.register(leave)  # of a script that calls `train`; the command does so itself
     crew.wait_for_all()
     _start_jax(crew, host, environ)
     return crew

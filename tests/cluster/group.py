@@ -3,7 +3,7 @@
 import dataclasses
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.faults import trial
@@ -48,6 +48,7 @@ def start(
     more: Mapping[int, tuple[str, ...]] | None = None,
     env: Mapping[int, Mapping[str, str]] | None = None,
     cwd: Mapping[int, Path] | None = None,
+    command: Sequence[str] = ("-m", "jaxtrain"),
 ) -> Group:
     """Start the processes, or `only` some of them; `more`, `env` and `cwd` are those of single ones."""
     port = port or free_port()
@@ -60,5 +61,6 @@ def start(
             **(env or {}).get(number, {}),
         }
         flags = (*(args or COMMAND), *(more or {}).get(number, ()))
-        runs.append(cli.start(*flags, env=variables, num_devices=num_devices, cwd=(cwd or {}).get(number)))
+        own_cwd = (cwd or {}).get(number)
+        runs.append(cli.start(*flags, env=variables, num_devices=num_devices, cwd=own_cwd, command=command))
     return Group(runs)

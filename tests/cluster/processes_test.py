@@ -164,3 +164,25 @@ def test_unequal_numbers_of_examples_are_told_before_training(cli, tmp_path):
     ends = group.start(cli, more={1: ("--config.data.path=fewer.npz",)}).finish(60)
     assert [end.returncode for end in ends] == [2, 2]
     assert "data.path" in ends[0].output
+
+
+SCRIPT = """
+import jax
+import tiny
+from jaxtrain import train
+
+config = tiny.get_config()
+first = train(config, "w")
+assert (first.status, first.step, jax.process_count()) == ("finished", 12, 2)
+assert train(config, "w").state is None
+config.duration = "14 steps"
+assert train(config, "w").step == 14
+assert [line["step"] for line in first.history if line["split"] == "train"] == [4, 8, 12]
+"""
+
+
+def test_a_script_may_train_several_times_in_its_processes(cli, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    launch = group.start(cli, "script.py", command=())
+    ends = launch.finish()
+    assert [end.returncode for end in ends] == [0, 0], launch.output
