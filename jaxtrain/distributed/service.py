@@ -155,6 +155,7 @@ class Service:
 
     def _gone(self, index: int, how: str) -> None:
         member = self._members.pop(index)
+        member.writer.close()
         if not member.has_left:
             self._lost(index, f"{where(member.about)} is lost: {how}")
 
