@@ -43,7 +43,7 @@ def test_the_tables_stand_beside_the_loss(workdir: Path) -> None:
 
 def test_the_run_ends_with_a_sample(workdir: Path) -> None:
     log = (workdir / "logs" / "process-0.log").read_text()
-    assert "step 200/200  sample: def " in log
+    assert "step 200/200  sample:\ndef " in log
 
 
 def test_a_second_call_does_nothing(cli: runner.Runner, workdir: Path) -> None:
